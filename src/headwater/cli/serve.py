@@ -1,0 +1,62 @@
+"""`headwater serve`: every setting is an option, and an environment variable of the same name."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from headwater.errors import HeadwaterError
+from headwater.server.settings import Settings, option_name, variable_name
+
+Command = Callable[..., None]
+
+
+def _with_settings(command: Command) -> Command:
+    """Give a command one option for each setting."""
+    for item in reversed(fields(Settings)):
+        choices = item.metadata["choices"].split()
+        kind: Any = click.Choice(choices) if choices else type(item.default)
+        name = option_name(item)
+        if kind is bool:
+            name = f"{name}/--no-{name[2:]}"
+        command = click.option(
+            name,
+            item.name,
+            type=kind,
+            default=item.default,
+            envvar=variable_name(item),
+            help=item.metadata["help"],
+            show_default=True,
+            show_envvar=True,
+        )(command)
+    return command
+
+
+@click.command()
+@_with_settings
+def serve(**options: Any) -> None:
+    """Start the stream server.
+
+    Stop it with Ctrl-C or SIGTERM: requests under way are answered, live readers are told where to
+    go on, then it exits.
+    """
+    from headwater.server.logs import configure
+    from headwater.server.serve import run
+
+    try:
+        settings = Settings(**options)
+        configure(settings.log_level, settings.log_format)
+        run(settings, _announce)
+    except HeadwaterError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        where = f"{options['host']}:{options['port']}"
+        raise click.ClickException(
+            f"Can't listen on {where}: {error.strerror or error}. Choose another --host or --port."
+        ) from None
+    click.echo("Headwater has stopped.", err=True)
+
+
+def _announce(url: str) -> None:
+    click.echo(f"Headwater listens on {url}", err=True)

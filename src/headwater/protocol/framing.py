@@ -1,0 +1,110 @@
+"""Framing: how the messages of a JSON stream lie in its bytes, and where bytes may be cut.
+
+A JSON message is stored as `<json>,\\n`. Line breaks between tokens become spaces on the way in and
+JSON allows none inside a string, so a newline byte is always the end of a message. A response is
+then `[` + bytes without the last two + `]`, and a chunk may be cut behind any newline.
+
+A stream of any other type has no framing: every byte is a boundary, except that text is not cut
+inside a UTF-8 sequence.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from headwater.protocol.content_types import is_json, is_text
+
+Buffer = bytes | bytearray | memoryview
+
+SEPARATOR: Final = b",\n"
+
+_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
+_BREAKS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
+_WHITESPACE: Final = b" \t\r\n"
+_UTF8_MAX_TAIL: Final = 3
+
+
+class InvalidJson(Struct, frozen=True):
+    """The body is not one JSON text in UTF-8."""
+
+    reason: str
+
+
+class EmptyArray(Struct, frozen=True):
+    """The body is `[]`, which appends nothing (PROTOCOL 9.1.3)."""
+
+
+def frame(body: bytes, media: str) -> bytes | InvalidJson | EmptyArray:
+    """Turn a request body into the bytes that the stream stores."""
+    return frame_json(body) if is_json(media) else body
+
+
+def frame_json(body: bytes) -> bytes | InvalidJson | EmptyArray:
+    """Check a JSON body, flatten one level of array and store each message on its own line."""
+    if b"\n" in body or b"\r" in body:
+        body = body.translate(_BREAKS_TO_SPACES)
+    try:
+        if not body.isascii():
+            body.decode("utf-8")
+        if body.lstrip(_WHITESPACE)[:1] == b"[":
+            messages = _ARRAY.decode(body)
+            if not messages:
+                return EmptyArray()
+            return b",\n".join(messages) + SEPARATOR
+        return bytes(_VALUE.decode(body)) + SEPARATOR
+    except UnicodeDecodeError as error:
+        return InvalidJson(f"byte {error.start} is not UTF-8")
+    except RecursionError:
+        return InvalidJson("it is nested too deeply")
+    except msgspec.DecodeError as error:
+        return InvalidJson(str(error))
+
+
+def render(buffers: Sequence[Buffer], media: str) -> list[Buffer]:
+    """Turn stored bytes into a response body, copying nothing but the brackets."""
+    if not is_json(media):
+        return list(buffers)
+    if not buffers:
+        return [b"[]"]
+    last = memoryview(buffers[-1])[: -len(SEPARATOR)]
+    return [b"[", *buffers[:-1], last, b"]"]
+
+
+def is_boundary(before: int | None, media: str) -> bool:
+    """Tell whether a position is the end of a message, given the byte before it."""
+    return before is None or not is_json(media) or before == SEPARATOR[-1]
+
+
+def cut(window: Buffer, media: str) -> int | None:
+    """Say how much of a window that goes on past its end may be returned on its own.
+
+    None where the window ends inside its first message: a larger window is needed.
+    """
+    if is_json(media):
+        return bytes(window).rfind(b"\n") + 1 or None
+    if not is_text(media):
+        return len(window)
+    end = len(window)
+    for back in range(1, min(_UTF8_MAX_TAIL, end) + 1):
+        byte = window[end - back]
+        if byte & 0xC0 == 0x80:
+            continue
+        expected = 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4
+        if byte & 0xC0 == 0xC0 and expected > back:
+            return end - back or end
+        break
+    return end
+
+
+def nth_message_end(window: Buffer, count: int) -> int | None:
+    """Find the length of the first `count` JSON messages, or None where there are fewer."""
+    data = bytes(window)
+    end = 0
+    for _ in range(count):
+        end = data.find(b"\n", end) + 1
+        if end == 0:
+            return None
+    return end

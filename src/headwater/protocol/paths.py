@@ -1,0 +1,58 @@
+"""Stream paths: what a URL path may look like, and which stream it names.
+
+A path is the part of the URL behind the root (`/v1/stream/`), percent-decoded. Whatever a proxy, a
+file system or a careless join could read as another path is refused (PROTOCOL 12.2).
+"""
+
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+from msgspec import Struct
+
+RESERVED: Final = "__ds"
+"""The first segment that belongs to the control APIs (PROTOCOL 6)."""
+
+
+class BadPath(Struct, frozen=True):
+    """The path can't name a stream."""
+
+    reason: str
+
+
+class NotAStream(Struct, frozen=True):
+    """The path does not lie under the root of the streams."""
+
+    root: str
+
+
+@lru_cache(maxsize=16384)
+def parse_path(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotAStream:
+    """Find the stream that a URL path names; `root` begins and ends with a slash."""
+    if not url_path.startswith(root):
+        return NotAStream(root)
+    encoded = url_path[len(root) :]
+    if len(encoded) > 3 * max_bytes:
+        return BadPath(f"it is longer than {max_bytes} bytes")
+    segments = []
+    for part in encoded.split("/"):
+        try:
+            segment = unquote_to_bytes(part).decode("utf-8") if "%" in part else part
+        except UnicodeDecodeError:
+            return BadPath("it is not UTF-8")
+        if segment in {"", ".", ".."}:
+            return BadPath("it has an empty, '.' or '..' segment")
+        if any(char in "/\\" or not char.isprintable() for char in segment):
+            return BadPath("a segment holds a slash, a backslash or a control character")
+        segments.append(segment)
+    path = "/".join(segments)
+    if len(path.encode()) > max_bytes:
+        return BadPath(f"it is longer than {max_bytes} bytes")
+    if segments[0] == RESERVED:
+        return BadPath(f"'{RESERVED}' is reserved")
+    return path
+
+
+def url_path(path: str, root: str) -> str:
+    """Write the URL path of a stream."""
+    return root + quote(path, safe="/~!$&'()*+,;=:@")

@@ -1,0 +1,149 @@
+"""The application: which handler answers which request. It knows no wire and no storage."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from headwater.server.append import append
+from headwater.server.compression import BodyTooLarge, CorruptBody, UnknownCoding, decompress
+from headwater.server.context import Context
+from headwater.server.create import create
+from headwater.server.live import EventStream, Fanout
+from headwater.server.messages import Headers, Request, Response
+from headwater.server.problems import (
+    BAD_CODING,
+    INTERNAL,
+    TOO_LARGE,
+    UNSUPPORTED_CODING,
+    Problem,
+    method_not_allowed,
+    problem_response,
+    refuse,
+)
+from headwater.server.read import head, read
+from headwater.server.settings import Settings
+from headwater.storage.store import Store
+
+log: Final = logging.getLogger("headwater.app")
+
+ALLOWED: Final = "GET, HEAD, PUT, POST, DELETE, OPTIONS"
+_ALLOW_HEADERS: Final = (
+    b"content-type, content-encoding, authorization, if-none-match, stream-seq, stream-ttl, "
+    b"stream-expires-at, stream-closed, stream-forked-from, stream-fork-offset, "
+    b"stream-fork-sub-offset, producer-id, producer-epoch, producer-seq"
+)
+_EXPOSE_HEADERS: Final = (
+    b"stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, "
+    b"stream-ttl, stream-expires-at, stream-sse-data-encoding, producer-epoch, producer-seq, "
+    b"producer-expected-seq, producer-received-seq, etag, location, retry-after, "
+    b"content-type, content-encoding, vary"
+)
+
+
+class Application:
+    """Streams over a store; hand it requests, send what it returns."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.context = Context(store, settings, clock, jitter)
+        self.fanout = Fanout(self.context)
+        origin = settings.cors_origin.encode()
+        self.common_headers: Headers = [
+            (b"x-content-type-options", b"nosniff"),
+            (b"cross-origin-resource-policy", b"cross-origin"),
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", _EXPOSE_HEADERS),
+        ]
+        """On every response (PROTOCOL 12.7); whoever sends one adds them."""
+        if origin != b"*":
+            self.common_headers.append((b"vary", b"origin"))
+
+    async def handle(self, request: Request) -> Response | EventStream:
+        """Answer a request; never raises."""
+        try:
+            if b"content-encoding" in request.headers and request.body:
+                request.body = await decompress(
+                    request.body,
+                    request.headers[b"content-encoding"].decode("latin-1"),
+                    self.settings.max_body_bytes,
+                )
+            return await self._route(request)
+        except UnknownCoding:
+            return problem_response(UNSUPPORTED_CODING)
+        except CorruptBody:
+            return problem_response(BAD_CODING)
+        except BodyTooLarge:
+            return problem_response(TOO_LARGE)
+        except Exception:
+            log.exception("request failed method=%s path=%s", request.method, request.url_path)
+            return problem_response(INTERNAL)
+
+    async def _route(self, request: Request) -> Response | EventStream:
+        context = self.context
+        path = context.stream_path(request.url_path)
+        method = request.method
+        if method == "OPTIONS":
+            return _preflight()
+        if type(path) is not str:
+            return _elsewhere(request, self.store) or refuse(path)
+        if method == "POST":
+            return await append(context, path, request)
+        if method == "GET":
+            return await read(context, self.fanout, path, request)
+        if method == "PUT":
+            return await create(context, path, request)
+        if method == "HEAD":
+            return await head(context, path)
+        if method == "DELETE":
+            return await _delete(context, path)
+        return problem_response(method_not_allowed(method, ALLOWED))
+
+    async def expire(self) -> int:
+        """Remove some streams whose time is over; says how many."""
+        return await self.store.expire(self.context.clock(), limit=1000)
+
+    def drain(self) -> None:
+        """Have long-polls answered and SSE streams ended, since the server stops."""
+        self.context.drain()
+
+
+async def _delete(context: Context, path: str) -> Response:
+    missing = await context.store.delete(path, context.clock())
+    return Response(204, []) if missing is None else refuse(missing)
+
+
+def _preflight() -> Response:
+    return Response(
+        204,
+        [
+            (b"allow", ALLOWED.encode()),
+            (b"access-control-allow-methods", ALLOWED.encode()),
+            (b"access-control-allow-headers", _ALLOW_HEADERS),
+            (b"access-control-max-age", b"86400"),
+        ],
+    )
+
+
+def _elsewhere(request: Request, store: Store) -> Response | None:
+    """Answer what is not a stream: whether the process lives, and whether it can work."""
+    if request.url_path not in {"/healthz", "/readyz"}:
+        return None
+    if request.method not in {"GET", "HEAD"}:
+        return problem_response(method_not_allowed(request.method, "GET, HEAD, OPTIONS"))
+    headers: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    if request.url_path == "/healthz":
+        return Response(200, headers, (b'{"status":"alive"}\n',))
+    if store.ready:
+        return Response(200, headers, (b'{"status":"ready"}\n',))
+    return problem_response(
+        Problem(503, "not-ready", "The store is not open", "Try again in a moment.")
+    )

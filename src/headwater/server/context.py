@@ -1,0 +1,64 @@
+"""What every handler needs: the store, the settings, and where time and chance come from."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from headwater.protocol.offsets import Offset
+from headwater.protocol.paths import BadPath, NotAStream, parse_path
+from headwater.server.messages import Headers
+from headwater.server.settings import Settings
+from headwater.storage.store import Store, StreamInfo
+
+CACHE_CONTROL: Final = {
+    "public": b"public, max-age=60, stale-while-revalidate=300",
+    "private": b"private, max-age=60, stale-while-revalidate=300",
+    "no-store": b"no-store",
+}
+
+
+class Context:
+    """Shared by all requests of one application."""
+
+    __slots__ = ("cache_control", "clock", "draining", "jitter", "settings", "store", "waiting")
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.jitter = jitter
+        self.cache_control = CACHE_CONTROL[settings.cache]
+        self.draining = False
+        self.waiting: set[Callable[[], None]] = set()
+        """What to call so that live readers end, when the server stops."""
+
+    def stream_path(self, url_path: str) -> str | BadPath | NotAStream:
+        """Find the stream that a URL path names."""
+        return parse_path(url_path, self.settings.root, self.settings.max_path_bytes)
+
+    def drain(self) -> None:
+        """Have every live reader answered, now and from now on."""
+        self.draining = True
+        for end in tuple(self.waiting):
+            end()
+
+
+def encode_offset(offset: Offset) -> bytes:
+    """Write an offset for a header."""
+    return b"%016d_%016d" % offset
+
+
+def position_headers(info: StreamInfo, next_offset: Offset) -> Headers:
+    """Say which stream was read, and where to go on."""
+    return [
+        (b"content-type", info.config.content_type.encode("latin-1")),
+        (b"stream-next-offset", encode_offset(next_offset)),
+        (b"stream-incarnation", b"%d" % info.incarnation),
+    ]

@@ -1,0 +1,303 @@
+"""From a refusal to a response: the one place that knows status codes and error sentences.
+
+Errors are problem documents (RFC 9457) with a stable `code`, a `detail` that says what to do next,
+and the protocol's own headers beside them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from headwater.protocol import headers as names
+from headwater.protocol import refusals as r
+from headwater.protocol.framing import EmptyArray, InvalidJson
+from headwater.protocol.headers import BadHeader
+from headwater.protocol.offsets import MalformedOffset, StaleIncarnation, UnknownPosition
+from headwater.protocol.paths import BadPath, NotAStream
+from headwater.protocol.producers import EpochStartsAtZero, Fenced, SequenceGap
+from headwater.server.messages import Headers, Response
+
+CONTENT_TYPE: Final = b"application/problem+json"
+_MAX_ECHO: Final = 200
+
+
+class Problem(NamedTuple):
+    """What a client is told: a status, a stable code, and a sentence."""
+
+    status: int
+    code: str
+    title: str
+    detail: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class BadRequest(msgspec.Struct, frozen=True):
+    """A request that is wrong in a way that only the wire knows."""
+
+    code: str
+    detail: str
+
+
+class Overload(msgspec.Struct, frozen=True):
+    """The server is at one of its limits; the client may come back."""
+
+    code: str
+    detail: str
+    retry_after: int = 1
+
+
+def _closed(x: r.StreamClosed) -> Problem:
+    return Problem(
+        409,
+        "stream-closed",
+        "The stream is closed",
+        f"'{x.path}' ends at offset {x.tail} and takes no more appends; create another stream.",
+        ((names.STREAM_CLOSED, "true"), (names.STREAM_NEXT_OFFSET, str(x.tail))),
+    )
+
+
+def _fenced(x: Fenced) -> Problem:
+    return Problem(
+        403,
+        "producer-fenced",
+        "A newer producer session has taken over",
+        f"Producer '{x.producer_id}' is at epoch {x.current_epoch}, not {x.epoch}: stop, or claim "
+        f"epoch {x.current_epoch + 1} starting at sequence 0.",
+        ((names.PRODUCER_EPOCH, str(x.current_epoch)),),
+    )
+
+
+def _gap(x: SequenceGap) -> Problem:
+    return Problem(
+        409,
+        "producer-sequence-gap",
+        "The producer skipped a sequence number",
+        f"Producer '{x.producer_id}' must send sequence {x.expected} next, not {x.received}.",
+        (
+            (names.PRODUCER_EXPECTED_SEQ, str(x.expected)),
+            (names.PRODUCER_RECEIVED_SEQ, str(x.received)),
+        ),
+    )
+
+
+_TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
+    r.StreamNotFound: lambda x: Problem(
+        404,
+        "stream-not-found",
+        "There is no such stream",
+        f"'{x.path}' does not exist, was deleted, or has expired; create it with PUT.",
+    ),
+    r.StreamGone: lambda x: Problem(
+        410,
+        "stream-gone",
+        "The stream was deleted",
+        f"'{x.path}' was deleted and only its forks can still be read.",
+    ),
+    r.PathBlocked: lambda x: Problem(
+        409,
+        "path-blocked",
+        "The path is held by a deleted stream",
+        f"'{x.path}' was deleted but has forks; delete them first, or use another path.",
+    ),
+    r.ConfigMismatch: lambda x: Problem(
+        409,
+        "config-mismatch",
+        "The stream exists with another configuration",
+        f"'{x.path}' exists, but its {x.field} is {x.existing}, not {x.requested}.",
+    ),
+    r.StreamClosed: _closed,
+    r.ContentTypeMismatch: lambda x: Problem(
+        409,
+        "content-type-mismatch",
+        "The content type is not the stream's",
+        f"'{x.path}' holds {x.expected}; send that instead of {x.received or 'nothing'}.",
+    ),
+    r.SeqRegression: lambda x: Problem(
+        409,
+        "stream-seq-regression",
+        "Stream-Seq did not increase",
+        f"The last Stream-Seq of '{x.path}' is '{x.last}'; '{x.received}' is not greater.",
+    ),
+    r.OffsetBeyondTail: lambda x: Problem(
+        400,
+        "offset-beyond-tail",
+        "The offset lies beyond the end of the stream",
+        f"The stream ends at {x.tail}; use an offset that this server returned, -1, or now.",
+        ((names.STREAM_NEXT_OFFSET, str(x.tail)),),
+    ),
+    r.OffsetInsideMessage: lambda x: Problem(
+        400,
+        "offset-inside-message",
+        "The offset lies inside a message",
+        f"{x.offset} is not the end of a message; use an offset that this server returned.",
+    ),
+    UnknownPosition: lambda x: Problem(
+        400,
+        "offset-unknown",
+        "The offset names no position of this stream",
+        f"{x.offset} was never returned for this stream; use one that was, -1, or now.",
+    ),
+    StaleIncarnation: lambda x: Problem(
+        410,
+        "offset-gone",
+        "The offset belongs to a stream that is gone",
+        f"{x.offset} is from an earlier stream at this path; the present one is incarnation "
+        f"{x.epoch}: start again from -1.",
+        ((names.STREAM_INCARNATION, str(x.epoch)),),
+    ),
+    MalformedOffset: lambda x: Problem(
+        400,
+        "offset-malformed",
+        "That is not an offset",
+        f"'{x.text[:_MAX_ECHO]}' is not an offset; use one that this server returned, -1, or now.",
+    ),
+    r.SourceNotFound: lambda x: Problem(
+        404,
+        "fork-source-not-found",
+        "The stream to fork does not exist",
+        f"'{x.path}' does not exist; Stream-Forked-From takes the URL path of an existing stream.",
+    ),
+    r.SourceGone: lambda x: Problem(
+        409,
+        "fork-source-gone",
+        "The stream to fork was deleted",
+        f"'{x.path}' was deleted and can't be forked again; fork one of its forks.",
+    ),
+    r.SubOffsetOvershoot: lambda x: Problem(
+        400,
+        "fork-sub-offset-overshoot",
+        "The sub-offset reaches past the end of the source",
+        f"Only {x.available} {x.unit} lie behind the fork offset, not {x.sub_offset}.",
+    ),
+    Fenced: _fenced,
+    SequenceGap: _gap,
+    EpochStartsAtZero: lambda x: Problem(
+        400,
+        "producer-epoch-start",
+        "A new producer epoch starts at sequence 0",
+        f"Epoch {x.epoch} of producer '{x.producer_id}' is new: send sequence 0, not {x.received}.",
+    ),
+    InvalidJson: lambda x: Problem(
+        400, "invalid-json", "The body is not valid JSON", f"Nothing was appended: {x.reason}."
+    ),
+    EmptyArray: lambda _: Problem(
+        400,
+        "empty-array",
+        "The array is empty",
+        "An append of [] holds no message; send at least one.",
+    ),
+    r.StoreFull: lambda x: Problem(
+        429,
+        "store-full",
+        "The store is full",
+        f"Nothing was written: {x.limit}. Delete streams, let some expire, or raise the limit.",
+        (("Retry-After", "5"),),
+    ),
+    BadHeader: lambda x: Problem(
+        400,
+        "bad-header",
+        f"{x.name} can't be used",
+        f"{x.name} must be {x.expected}."
+        if not x.value
+        else f"'{x.value[:_MAX_ECHO]}' is no value for {x.name}: expected {x.expected}.",
+    ),
+    BadPath: lambda x: Problem(
+        400, "bad-path", "The path can't name a stream", f"The path is refused: {x.reason}."
+    ),
+    NotAStream: lambda x: Problem(
+        404,
+        "not-found",
+        "Nothing is here",
+        f"Streams live under {x.root}, such as {x.root}chat/42.",
+    ),
+    BadRequest: lambda x: Problem(400, x.code, "The request can't be used", x.detail),
+    Overload: lambda x: Problem(
+        429,
+        x.code,
+        "The server is at its limit",
+        x.detail,
+        (("Retry-After", str(x.retry_after)),),
+    ),
+}
+
+
+def problem_of(refusal: object) -> Problem:
+    """Find what a client is told of a refusal."""
+    return _TABLE[type(refusal)](refusal)
+
+
+def problem_response(problem: Problem) -> Response:
+    """Write a problem document."""
+    body = msgspec.json.encode(
+        {
+            "type": f"urn:headwater:problem:{problem.code}",
+            "title": problem.title,
+            "status": problem.status,
+            "code": problem.code,
+            "detail": problem.detail,
+        }
+    )
+    headers: Headers = [(b"content-type", CONTENT_TYPE), (b"cache-control", b"no-store")]
+    headers += [(name.encode(), value.encode("latin-1")) for name, value in problem.headers]
+    return Response(problem.status, headers, (body,))
+
+
+def refuse(refusal: object) -> Response:
+    """Answer with a refusal."""
+    return problem_response(problem_of(refusal))
+
+
+TOO_LARGE: Final = Problem(
+    413,
+    "body-too-large",
+    "The body is too large",
+    "The body is over the server's limit; send it in smaller appends.",
+)
+TOO_SLOW: Final = Problem(
+    408, "request-timeout", "The request took too long", "Send the whole request without pausing."
+)
+HEADERS_TOO_LARGE: Final = Problem(
+    431,
+    "headers-too-large",
+    "The request line and headers are too large",
+    "Send a shorter URL or fewer headers.",
+)
+MALFORMED: Final = Problem(
+    400, "malformed-request", "This is not HTTP/1.1", "The request could not be parsed."
+)
+UNSUPPORTED_CODING: Final = Problem(
+    415,
+    "unsupported-content-coding",
+    "The content coding is unknown",
+    "Send the body as it is, or with gzip, deflate, br or zstd.",
+)
+BAD_CODING: Final = Problem(
+    400,
+    "corrupt-body",
+    "The body can't be decompressed",
+    "The body is not what its Content-Encoding says.",
+)
+EXPECTATION_FAILED: Final = Problem(
+    417,
+    "expectation-failed",
+    "The expectation is unknown",
+    "The server only knows 'Expect: 100-continue'.",
+)
+INTERNAL: Final = Problem(
+    500,
+    "internal-error",
+    "The server failed",
+    "This is a defect of the server; its log says more. The request may be tried again.",
+)
+
+
+def method_not_allowed(method: str, allowed: str) -> Problem:
+    """Make the problem of a method that a resource does not have."""
+    return Problem(
+        405,
+        "method-not-allowed",
+        "The method is not known here",
+        f"'{method[:_MAX_ECHO]}' is none of {allowed}.",
+        (("Allow", allowed),),
+    )

@@ -1,0 +1,175 @@
+"""GET and HEAD: catch-up and long-poll reads, and metadata (PROTOCOL 5.5 to 5.7)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from headwater.protocol.cursors import next_cursor, parse_cursor
+from headwater.protocol.encodings import negotiate
+from headwater.protocol.etags import make_etag, matches
+from headwater.protocol.framing import render
+from headwater.protocol.offsets import MalformedOffset, Now, Offset, parse_position
+from headwater.server.compression import MIN_BYTES, compress
+from headwater.server.context import Context, encode_offset, position_headers
+from headwater.server.live import EventStream, Fanout
+from headwater.server.messages import Headers, Request, Response
+from headwater.server.problems import BadRequest, refuse
+from headwater.storage.store import Chunk, StreamInfo
+
+_ONE_OFFSET: Final = BadRequest("repeated-parameter", "Send the offset parameter once.")
+_LIVE_NEEDS_OFFSET: Final = BadRequest(
+    "missing-offset", "A live read needs an offset: one that was returned before, -1, or now."
+)
+_UNKNOWN_LIVE: Final = BadRequest("unknown-live-mode", "live is 'long-poll' or 'sse'.")
+
+
+async def head(context: Context, path: str) -> Response:
+    """Answer a HEAD."""
+    info = await context.store.head(path, context.clock())
+    if not isinstance(info, StreamInfo):
+        return refuse(info)
+    headers = position_headers(info, info.tail)
+    headers.append((b"cache-control", b"no-store"))
+    if info.closed:
+        headers.append((b"stream-closed", b"true"))
+    expiry = info.config.expiry
+    if expiry.ttl is not None:
+        headers.append((b"stream-ttl", b"%d" % expiry.ttl))
+    if expiry.expires_at is not None:
+        headers.append((b"stream-expires-at", expiry.expires_at.encode("latin-1")))
+    return Response(200, headers)
+
+
+async def read(
+    context: Context, fanout: Fanout, path: str, request: Request
+) -> Response | EventStream:
+    """Answer a GET."""
+    parameters = request.parameters()
+    offsets = parameters.get("offset", [])
+    if len(offsets) > 1:
+        return refuse(_ONE_OFFSET)
+    position = parse_position(offsets[0] if offsets else None)
+    if isinstance(position, MalformedOffset):
+        return refuse(position)
+    live = parameters.get("live", ["false"])[-1]
+    if live == "false":
+        return await _catch_up(context, path, position, request)
+    if live not in {"long-poll", "sse"}:
+        return refuse(_UNKNOWN_LIVE)
+    if not offsets:
+        return refuse(_LIVE_NEEDS_OFFSET)
+    cursor = parse_cursor(parameters.get("cursor", [""])[-1])
+    if live == "sse":
+        return await fanout.subscribe(path, position, cursor)
+    return await _long_poll(context, path, position, cursor, request)
+
+
+async def _catch_up(
+    context: Context, path: str, position: Offset | Now, request: Request
+) -> Response:
+    chunk = await context.store.read(path, position, context.settings.chunk_bytes, context.clock())
+    if not isinstance(chunk, Chunk):
+        return refuse(chunk)
+    headers = position_headers(chunk.info, chunk.end)
+    if isinstance(position, Now):
+        # The tail moves: neither cached nor validated (PROTOCOL 8, `now`).
+        _mark_end(headers, chunk)
+        headers.append((b"cache-control", b"no-store"))
+        return Response(200, headers, render(chunk.buffers, chunk.info.config.media_type))
+    return await _data(context, chunk, headers, request)
+
+
+async def _data(context: Context, chunk: Chunk, headers: Headers, request: Request) -> Response:
+    """Finish a response that carries a chunk: ETag, caching, compression."""
+    _mark_end(headers, chunk)
+    etag = make_etag(chunk.start, chunk.end, chunk.info.incarnation, closed=chunk.at_end)
+    headers.append((b"etag", etag.encode()))
+    # An empty answer at the tail is the one thing about a stream that changes.
+    headers.append((b"cache-control", context.cache_control if chunk.buffers else b"no-cache"))
+    if_none_match = request.header(b"if-none-match")
+    if if_none_match is not None and matches(if_none_match, etag):
+        return Response(304, [item for item in headers if item[0] != b"content-type"])
+    body = render(chunk.buffers, chunk.info.config.media_type)
+    response = Response(200, headers, body)
+    if context.settings.compression and response.length >= MIN_BYTES:
+        headers.append((b"vary", b"accept-encoding"))
+        accepted = request.header(b"accept-encoding")
+        coding = negotiate(accepted) if accepted is not None else None
+        if coding is not None:
+            headers.append((b"content-encoding", coding.encode()))
+            response.body = (await compress(body, coding),)
+    return response
+
+
+def _mark_end(headers: Headers, chunk: Chunk) -> None:
+    if chunk.up_to_date:
+        headers.append((b"stream-up-to-date", b"true"))
+    if chunk.at_end:
+        headers.append((b"stream-closed", b"true"))
+
+
+async def _long_poll(
+    context: Context, path: str, position: Offset | Now, cursor: int | None, request: Request
+) -> Response:
+    """Answer with data as soon as there is some, with 204 when time is up or all is said."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + context.settings.long_poll_timeout
+    while True:
+        # Watch first, then read: what is appended in between wakes the watch.
+        waiter = Waiter(context, path)
+        try:
+            chunk = await context.store.read(
+                path, position, context.settings.chunk_bytes, context.clock()
+            )
+            if not isinstance(chunk, Chunk):
+                return refuse(chunk)
+            over = chunk.at_end or context.draining or loop.time() >= deadline
+            if chunk.buffers or over:
+                break
+            position = chunk.end
+            await waiter.wait(deadline)
+        finally:
+            waiter.close()
+    if chunk.buffers:
+        headers = position_headers(chunk.info, chunk.end)
+    else:
+        headers = [
+            (b"stream-next-offset", encode_offset(chunk.end)),
+            (b"stream-incarnation", b"%d" % chunk.info.incarnation),
+        ]
+    headers.append(
+        (b"stream-cursor", b"%d" % next_cursor(cursor, context.clock(), context.jitter()))
+    )
+    if chunk.buffers:
+        return await _data(context, chunk, headers, request)
+    _mark_end(headers, chunk)
+    headers.append((b"cache-control", b"no-store"))
+    return Response(204, headers)
+
+
+class Waiter:
+    """Waits for a stream to change, for a deadline, or for the server to stop."""
+
+    __slots__ = ("_context", "_future", "_loop", "_unwatch")
+
+    def __init__(self, context: Context, path: str) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+        self._unwatch: Callable[[], None] = context.store.watch(path, self._wake)
+        context.waiting.add(self._wake)
+
+    def _wake(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, deadline: float) -> None:
+        timer = self._loop.call_at(deadline, self._wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        self._unwatch()
+        self._context.waiting.discard(self._wake)

@@ -1,0 +1,138 @@
+"""Running the server: listen, keep house, stop gracefully."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from headwater.errors import SettingsError
+from headwater.server.app import Application
+from headwater.server.http import Connection, Wire
+from headwater.server.settings import Settings
+from headwater.storage.memory import MemoryStore
+from headwater.storage.store import Store
+
+log: Final = logging.getLogger("headwater.serve")
+
+_SWEEP_SECONDS: Final = 1.0
+
+
+def open_store(settings: Settings) -> Store:
+    """Choose the store that the settings name."""
+    if settings.store == "memory":
+        return MemoryStore(settings.memory_limit_bytes)
+    raise SettingsError("store", settings.store, "'memory'")
+
+
+class Server:
+    """A listening server; `start`, then `stop`."""
+
+    def __init__(self, settings: Settings, store: Store | None = None) -> None:
+        self.settings = settings
+        self.store = store or open_store(settings)
+        self.app = Application(self.store, settings)
+        self._wire: Wire | None = None
+        self._listener: asyncio.Server | None = None
+        self._housekeeping: list[asyncio.Task[None]] = []
+
+    @property
+    def url(self) -> str:
+        """Where the server can be reached."""
+        assert self._listener is not None  # noqa: S101 - only asked for once started
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def start(self) -> None:
+        """Open the store and listen."""
+        await self.store.open()
+        loop = asyncio.get_running_loop()
+        wire = self._wire = Wire(self.app)
+        try:
+            self._listener = await loop.create_server(
+                lambda: Connection(wire),
+                self.settings.host,
+                self.settings.port,
+                backlog=4096,
+                family=socket.AF_UNSPEC,
+            )
+        except BaseException:
+            await self.store.close()
+            raise
+        self._housekeeping = [
+            asyncio.create_task(_every(_SWEEP_SECONDS, self._sweep)),
+            asyncio.create_task(self._reap()),
+        ]
+
+    async def stop(self) -> None:
+        """Answer what is under way, end live readers, then close."""
+        wire = self._wire
+        if wire is None or self._listener is None:
+            return
+        self._listener.close()
+        wire.stop()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.shutdown_timeout
+        while wire.connections and loop.time() < deadline:  # noqa: ASYNC110 - once per process
+            await asyncio.sleep(0.02)
+        if wire.connections:
+            log.warning("closing connections that did not finish count=%d", len(wire.connections))
+            for connection in tuple(wire.connections):
+                connection.abort()
+        for task in self._housekeeping:
+            task.cancel()
+        await asyncio.gather(*self._housekeeping, return_exceptions=True)
+        self._wire = None
+        await self.store.close()
+
+    def _sweep(self) -> None:
+        if self._wire is not None:
+            self._wire.sweep()
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.reap_interval)
+            try:
+                while removed := await self.app.expire():
+                    log.info("removed expired streams count=%d", removed)
+                    await asyncio.sleep(0)
+            except Exception:
+                log.exception("removing expired streams failed")
+
+
+async def _every(seconds: float, action: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            action()
+        except Exception:
+            log.exception("housekeeping failed")
+
+
+async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `announce` is told the URL once it can be used."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    server = Server(settings)
+    await server.start()
+    announce(server.url)
+    await stopped.wait()
+    log.info("stopping")
+    await server.stop()
+    log.info("stopped")
+
+
+def run(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Run `serve` on the fastest loop there is."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None
+    try:
+        import uvloop  # noqa: PLC0415 - absent on some platforms
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(serve(settings, announce))

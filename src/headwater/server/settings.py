@@ -1,0 +1,102 @@
+"""Every setting of the server, once: the command line, the environment and the docs follow it."""
+
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Final
+
+from headwater.errors import SettingsError
+from headwater.protocol.paths import RESERVED
+
+ENV_PREFIX: Final = "HEADWATER_"
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+
+def _setting(default: Any, text: str, *, least: float | None = None, choices: str = "") -> Any:
+    return field(default=default, metadata={"help": text, "least": least, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `headwater serve` can be told."""
+
+    host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all.")
+    port: int = _setting(4437, "Port to listen on; 0 picks a free one.", least=0)
+    store: str = _setting("memory", "Where streams are kept: 'memory'.")
+    root: str = _setting("/v1/stream/", "URL path under which the streams live.")
+    max_body_bytes: int = _setting(32 * MIB, "Largest request body; more gets 413.", least=1)
+    max_header_bytes: int = _setting(
+        32 * KIB, "Largest request line with headers; more gets 431.", least=256
+    )
+    max_path_bytes: int = _setting(1024, "Longest stream path; a longer one gets 400.", least=16)
+    max_connections: int = _setting(
+        10_000, "Connections at once; one more gets 429 and is closed.", least=1
+    )
+    max_buffered_bytes: int = _setting(
+        256 * MIB, "Request bodies held in memory at once; more gets 429.", least=1
+    )
+    memory_limit_bytes: int = _setting(
+        4096 * MIB, "Stream data that the memory store holds; more gets 429.", least=1
+    )
+    chunk_bytes: int = _setting(MIB, "Size at which a catch-up response is cut.", least=1)
+    write_buffer_bytes: int = _setting(
+        512 * KIB, "Bytes queued for a reader before it counts as slow.", least=1
+    )
+    long_poll_timeout: float = _setting(30.0, "Seconds until a long-poll answers 204.", least=0)
+    sse_duration: float = _setting(
+        60.0, "Seconds after which an SSE connection is ended.", least=0.1
+    )
+    header_timeout: float = _setting(
+        10.0, "Seconds for the request line and headers to arrive.", least=0.1
+    )
+    body_timeout: float = _setting(120.0, "Seconds for the request body to arrive.", least=0.1)
+    idle_timeout: float = _setting(75.0, "Seconds that an idle connection is kept open.", least=0.1)
+    write_timeout: float = _setting(
+        30.0, "Seconds after which a reader that does not read is dropped.", least=0.1
+    )
+    shutdown_timeout: float = _setting(
+        10.0, "Seconds that requests get to finish on SIGTERM.", least=0
+    )
+    reap_interval: float = _setting(
+        1.0, "Seconds between two sweeps for expired streams.", least=0.01
+    )
+    compression: bool = _setting(True, "Compress responses over 1 KiB that a client accepts so.")
+    cache: str = _setting(
+        "public", "Who may cache catch-up reads.", choices="public private no-store"
+    )
+    cors_origin: str = _setting("*", "Value of Access-Control-Allow-Origin.")
+    log_level: str = _setting(
+        "info", "Lowest level that is logged.", choices="debug info warning error"
+    )
+    log_format: str = _setting("text", "Form of the log lines.", choices="text json")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            check(item, getattr(self, item.name))
+        if not (self.root.startswith("/") and self.root.endswith("/")) or "//" in self.root:
+            raise SettingsError("root", self.root, "a path such as /v1/stream/")
+        if RESERVED in self.root:
+            raise SettingsError("root", self.root, f"a path without '{RESERVED}'")
+        if self.port > 65535:
+            raise SettingsError("port", self.port, "a port from 0 to 65535")
+        if not self.cors_origin.isprintable() or not self.cors_origin.isascii():
+            raise SettingsError("cors_origin", self.cors_origin, "an origin or *")
+
+
+def check(item: Field[Any], value: object) -> None:
+    """Hold a value against what its setting allows."""
+    least = item.metadata["least"]
+    if least is not None and isinstance(value, int | float) and value < least:
+        raise SettingsError(item.name, value, f"at least {least:g}")
+    choices = item.metadata["choices"].split()
+    if choices and value not in choices:
+        raise SettingsError(item.name, value, f"one of {', '.join(choices)}")
+
+
+def option_name(item: Field[Any]) -> str:
+    """Name the command-line option of a setting."""
+    return "--" + item.name.replace("_", "-")
+
+
+def variable_name(item: Field[Any]) -> str:
+    """Name the environment variable of a setting."""
+    return ENV_PREFIX + item.name.upper()

@@ -1,0 +1,1 @@
+"""Where streams are kept: one interface, one file or folder per backend."""

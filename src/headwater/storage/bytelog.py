@@ -1,0 +1,59 @@
+"""A growing run of bytes in memory that can be read without copying what has settled.
+
+New bytes go to an open block; a block that is full is sealed and from then on handed out as views.
+"""
+
+from bisect import bisect_right
+
+from headwater.protocol.framing import Buffer
+
+SEAL_AT = 256 * 1024
+
+
+class ByteLog:
+    """Bytes from `start` to `end`, in a stream's own count."""
+
+    __slots__ = ("_ends", "_open", "_sealed", "end", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        self._sealed: list[bytes] = []
+        self._ends: list[int] = []
+        self._open = bytearray()
+
+    def append(self, data: bytes) -> None:
+        """Add bytes at the end."""
+        block = self._open
+        block += data
+        self.end += len(data)
+        if len(block) >= SEAL_AT:
+            self._sealed.append(bytes(block))
+            self._ends.append(self.end)
+            self._open = bytearray()
+
+    def slice(self, start: int, end: int) -> list[Buffer]:
+        """Give the bytes of a range that lies within the log, as one or more buffers."""
+        if start >= end:
+            return []
+        buffers: list[Buffer] = []
+        index = bisect_right(self._ends, start)
+        while index < len(self._sealed) and start < end:
+            block = self._sealed[index]
+            base = self._ends[index] - len(block)
+            upto = min(end, self._ends[index])
+            whole = start == base and upto == self._ends[index]
+            buffers.append(block if whole else memoryview(block)[start - base : upto - base])
+            start = upto
+            index += 1
+        if start < end:
+            # The open block still grows, and a view would pin it: copy.
+            base = self.end - len(self._open)
+            buffers.append(bytes(self._open[start - base : end - base]))
+        return buffers
+
+    def byte_before(self, position: int) -> int | None:
+        """Give the byte that precedes a position, None at the start of the log."""
+        if position <= self.start:
+            return None
+        return self.slice(position - 1, position)[0][0]

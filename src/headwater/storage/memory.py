@@ -1,0 +1,344 @@
+"""The memory store: everything in dictionaries, gone when the process ends.
+
+It decides and applies in one step without waiting, so a call never sees another one half done.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from headwater.errors import StoreNotOpen
+from headwater.protocol import content_types
+from headwater.protocol.content_types import media_type
+from headwater.protocol.expiry import Expiry
+from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point, inherited_expiry
+from headwater.protocol.framing import (
+    Buffer,
+    EmptyArray,
+    InvalidJson,
+    cut,
+    frame,
+    is_boundary,
+)
+from headwater.protocol.lifecycle import (
+    AlreadyClosed,
+    Append,
+    AppendPlan,
+    Create,
+    StreamConfig,
+    decide_append,
+    existing_mismatch,
+)
+from headwater.protocol.offsets import (
+    Lineage,
+    Now,
+    Offset,
+    StaleIncarnation,
+    UnknownPosition,
+)
+from headwater.protocol.producers import ProducerClaim, ProducerState, Repeated
+from headwater.protocol.refusals import (
+    AppendRefusal,
+    ContentTypeMismatch,
+    CreateRefusal,
+    Missing,
+    OffsetBeyondTail,
+    OffsetInsideMessage,
+    PathBlocked,
+    ReadRefusal,
+    SourceGone,
+    SourceNotFound,
+    StoreFull,
+    StreamGone,
+    StreamNotFound,
+)
+from headwater.storage.bytelog import ByteLog
+from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo
+from headwater.storage.watchers import Watchers
+
+DEFAULT_LIMIT = 4 * 1024**3
+
+
+class _Stream:
+    """One incarnation of a stream."""
+
+    __slots__ = (
+        "closed",
+        "closed_by",
+        "config",
+        "deleted",
+        "forks",
+        "last_access",
+        "last_seq",
+        "lineage",
+        "log",
+        "media_type",
+        "path",
+        "producers",
+        "source",
+    )
+
+    def __init__(
+        self,
+        path: str,
+        config: StreamConfig,
+        lineage: Lineage,
+        start: int,
+        source: "_Stream | None",
+    ) -> None:
+        self.path = path
+        self.config = config
+        self.media_type = config.media_type
+        self.lineage = lineage
+        self.log = ByteLog(start)
+        self.source = source
+        self.forks = 0
+        self.deleted = False
+        self.closed = False
+        self.closed_by: ProducerClaim | None = None
+        self.last_seq: str | None = None
+        self.last_access = 0.0
+        self.producers: dict[str, ProducerState] = {}
+
+    @property
+    def tail(self) -> Offset:
+        return self.lineage.name(self.log.end)
+
+    def info(self) -> StreamInfo:
+        return StreamInfo(self.path, self.config, self.lineage.own, self.tail, self.closed)
+
+    def slice(self, start: int, end: int) -> list[Buffer]:
+        """Give the bytes of a range, through the chain of sources where they are inherited."""
+        if start >= self.log.start:
+            return self.log.slice(start, end)
+        assert self.source is not None  # noqa: S101 - a log that starts past 0 is a fork's
+        inherited = self.source.slice(start, min(end, self.log.start))
+        return inherited + self.log.slice(self.log.start, end)
+
+    def byte_before(self, position: int) -> int | None:
+        return self.slice(position - 1, position)[0][0] if position else None
+
+
+class MemoryStore(Store):
+    """Keeps up to `limit` bytes of stream data in memory."""
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._open = False
+        self._streams: dict[str, _Stream] = {}
+        self._epoch = 0
+        self._deadlines: list[tuple[float, int, str]] = []
+        self._watchers = Watchers()
+
+    async def open(self) -> None:
+        self._open = True
+
+    async def close(self) -> None:
+        self._open = False
+
+    @property
+    def ready(self) -> bool:
+        return self._open
+
+    async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
+        existing = self._find(path, now)
+        if existing is not None:
+            if existing.deleted:
+                return PathBlocked(path)
+            mismatch = existing_mismatch(
+                path, existing.config, closed=existing.closed, request=request
+            )
+            return mismatch or Created(existing.info(), new=False)
+        source: _Stream | None = None
+        origin: ForkOrigin | None = None
+        content_type = request.content_type or content_types.DEFAULT
+        expiry = request.expiry
+        if request.fork is not None:
+            found = self._fork_source(request.fork, request.content_type, now)
+            if not isinstance(found, tuple):
+                return found
+            source, origin = found
+            content_type = request.content_type or source.config.content_type
+            expiry = inherited_expiry(source.config.expiry, request.expiry)
+        media = media_type(content_type) or content_types.DEFAULT
+        data = frame(request.body, media) if request.body else b""
+        if isinstance(data, EmptyArray):
+            data = b""  # PROTOCOL 9.1.3: on PUT an empty array is an empty stream
+        if isinstance(data, InvalidJson):
+            return data
+        if self.bytes + len(data) > self.limit:
+            return self._full()
+        self._epoch += 1
+        start = origin.at if origin else 0
+        lineage = source.lineage.fork(start, self._epoch) if source else Lineage(self._epoch)
+        config = StreamConfig(content_type, media, expiry, origin)
+        stream = _Stream(path, config, lineage, start, source)
+        if source is not None:
+            source.forks += 1
+            source.last_access = now
+        stream.log.append(data)
+        self.bytes += len(data)
+        stream.closed = request.close
+        stream.last_access = now
+        self._streams[path] = stream
+        self._schedule(stream, expiry)
+        self._watchers.wake(path)
+        return Created(stream.info(), new=True)
+
+    def _fork_source(
+        self, request: ForkRequest, content_type: str | None, now: float
+    ) -> tuple[_Stream, ForkOrigin] | CreateRefusal:
+        source = self._find(request.source, now)
+        if source is None:
+            return SourceNotFound(request.source)
+        if source.deleted:
+            return SourceGone(request.source)
+        if content_type is not None and media_type(content_type) != source.media_type:
+            return ContentTypeMismatch(request.source, source.media_type, content_type)
+        origin = fork_point(
+            request,
+            source.lineage,
+            source.log.end,
+            source.media_type,
+            lambda start, end: b"".join(source.slice(start, end)),
+        )
+        return (source, origin) if isinstance(origin, ForkOrigin) else origin
+
+    async def append(self, path: str, request: Append, now: float) -> Appended | AppendRefusal:
+        stream = self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        if stream.deleted:
+            return StreamGone(path)
+        plan = decide_append(stream, request)
+        if type(plan) is AppendPlan:
+            data = plan.data
+            if self.bytes + len(data) > self.limit:
+                return self._full()
+            stream.last_access = now
+            if data:
+                stream.log.append(data)
+                self.bytes += len(data)
+            if plan.producer is not None and request.producer is not None:
+                stream.producers[request.producer.producer_id] = plan.producer
+            if request.seq is not None:
+                stream.last_seq = request.seq
+            if request.close:
+                stream.closed = True
+                stream.closed_by = request.producer
+            self._watchers.wake(path)
+            return Appended(stream.tail, stream.closed, plan.producer)
+        stream.last_access = now
+        if isinstance(plan, Repeated):
+            return Appended(stream.tail, stream.closed, plan.highest, repeated=True)
+        if isinstance(plan, AlreadyClosed):
+            return Appended(stream.tail, closed=True, repeated=True)
+        return plan  # type: ignore[return-value] # a plan was handled above, by its exact type
+
+    async def read(
+        self, path: str, start: Offset | Now, limit: int, now: float
+    ) -> Chunk | ReadRefusal:
+        stream = self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        if stream.deleted:
+            return StreamGone(path)
+        end = stream.log.end
+        if isinstance(start, Now):
+            begin = end
+        else:
+            located = stream.lineage.locate(start)
+            if isinstance(located, StaleIncarnation | UnknownPosition):
+                return located
+            begin = located
+            if begin > end:
+                return OffsetBeyondTail(start, stream.tail)
+            if not is_boundary(stream.byte_before(begin), stream.media_type):
+                return OffsetInsideMessage(start)
+        stream.last_access = now
+        buffers: list[Buffer] = []
+        if begin < end:
+            if end - begin > limit:
+                end = self._cut(stream, begin, limit)
+            buffers = stream.slice(begin, end)
+        return Chunk(stream.info(), stream.lineage.name(begin), stream.lineage.name(end), buffers)
+
+    @staticmethod
+    def _cut(stream: _Stream, begin: int, limit: int) -> int:
+        """Find the last boundary within the limit, or the first one behind it."""
+        end = stream.log.end
+        while begin + limit < end:
+            window = b"".join(stream.slice(begin, begin + limit))
+            length = cut(window, stream.media_type)
+            if length is not None:
+                return begin + length
+            limit *= 2
+        return end
+
+    async def head(self, path: str, now: float) -> StreamInfo | Missing:
+        stream = self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        return StreamGone(path) if stream.deleted else stream.info()
+
+    async def delete(self, path: str, now: float) -> Missing | None:
+        stream = self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        if stream.deleted:
+            return StreamGone(path)
+        self._remove(stream)
+        return None
+
+    async def expire(self, now: float, limit: int) -> int:
+        removed = 0
+        while self._deadlines and self._deadlines[0][0] <= now and removed < limit:
+            _, epoch, path = heappop(self._deadlines)
+            stream = self._streams.get(path)
+            if stream is None or stream.lineage.own != epoch or stream.deleted:
+                continue
+            if self._find(path, now) is stream and not stream.deleted:
+                self._schedule(stream, stream.config.expiry)
+            else:
+                removed += 1
+        return removed
+
+    def watch(self, path: str, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._watchers.add(path, wake)
+
+    def _find(self, path: str, now: float) -> _Stream | None:
+        """Look a stream up, and remove it first where its time is over."""
+        stream = self._streams.get(path)
+        if stream is None:
+            if not self._open:
+                raise StoreNotOpen
+            return None
+        expiry = stream.config.expiry
+        if expiry and not stream.deleted:
+            if expiry.ttl is not None and path in self._watchers:
+                stream.last_access = max(stream.last_access, now)
+            deadline = expiry.deadline(stream.last_access)
+            if deadline is not None and deadline <= now:
+                self._remove(stream)
+                return self._streams.get(path)
+        return stream
+
+    def _schedule(self, stream: _Stream, expiry: Expiry) -> None:
+        deadline = expiry.deadline(stream.last_access)
+        if deadline is not None:
+            heappush(self._deadlines, (deadline, stream.lineage.own, stream.path))
+
+    def _remove(self, stream: _Stream) -> None:
+        """Delete a stream, or keep it for its forks; then whatever sources it alone kept alive."""
+        stream.deleted = True
+        current: _Stream | None = stream
+        while current is not None and current.deleted and current.forks == 0:
+            del self._streams[current.path]
+            self.bytes -= current.log.end - current.log.start
+            current = current.source
+            if current is not None:
+                current.forks -= 1
+        self._watchers.wake(stream.path)
+
+    def _full(self) -> StoreFull:
+        return StoreFull(f"the memory store holds at most {self.limit} bytes")

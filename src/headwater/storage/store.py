@@ -1,0 +1,139 @@
+"""The store: the one interface between the server and whatever keeps the streams.
+
+A store applies the rules of `headwater.protocol` to the streams that it keeps. All of its answers
+are values: a result, or a refusal that says why nothing was done. It raises only when it can't work
+at all (`StoreError`).
+
+Promises that hold for every method and every backend:
+
+- **Atomic.** A call takes effect as a whole or not at all, also when the process dies in between.
+- **Durable first.** A call returns once its effect is as durable as the store was told to make it,
+  and no reader, watcher or later answer shows an effect that isn't.
+- **In order.** Calls on one stream take effect one after another, in the order of their decisions.
+- **Not cancelled half-way.** Dropping a call that waits does not undo it: an append that was handed
+  over still happens.
+
+Methods are coroutines that need no task around them: a backend that does, makes its own. Time comes
+in as `now`, in seconds since the epoch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from headwater.protocol.framing import Buffer
+from headwater.protocol.lifecycle import Append, Create, StreamConfig
+from headwater.protocol.offsets import Now, Offset
+from headwater.protocol.producers import ProducerState
+from headwater.protocol.refusals import AppendRefusal, CreateRefusal, Missing, ReadRefusal
+
+
+class StreamInfo(Struct, frozen=True):
+    """A stream as it is at one moment."""
+
+    path: str
+    config: StreamConfig
+    incarnation: int
+    tail: Offset
+    closed: bool
+
+
+class Created(Struct, frozen=True):
+    """The stream exists as asked for; `new` unless it did before."""
+
+    info: StreamInfo
+    new: bool
+
+
+class Appended(Struct, frozen=True):
+    """The append happened: the new tail, and the producer's state where it had one."""
+
+    tail: Offset
+    closed: bool
+    producer: ProducerState | None = None
+    repeated: bool = False
+    """It had happened before, by the same producer or as the same closing: nothing was written."""
+
+
+class Chunk(Struct, frozen=True):
+    """Stored bytes from `start` to `end`, cut at a boundary."""
+
+    info: StreamInfo
+    start: Offset
+    end: Offset
+    buffers: Sequence[Buffer]
+
+    @property
+    def up_to_date(self) -> bool:
+        """Nothing lay behind `end` when the chunk was read."""
+        return self.end == self.info.tail
+
+    @property
+    def at_end(self) -> bool:
+        """Nothing will ever lie behind `end`."""
+        return self.info.closed and self.end == self.info.tail
+
+
+class Store(ABC):
+    """Keeps streams. One instance belongs to one event loop."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Make the store ready; raises `StoreError` with a sentence when it can't be."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what is under way and let go of everything; may be called twice."""
+
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether the store is open and accepts calls."""
+
+    @abstractmethod
+    async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
+        """Create a stream or a fork, with its first bytes and its closure, in one step.
+
+        Repeating it is safe: a stream that agrees with the request is answered as existing, and
+        the body is not appended again. A fork holds on to its source until it is deleted.
+        """
+
+    @abstractmethod
+    async def append(self, path: str, request: Append, now: float) -> Appended | AppendRefusal:
+        """Append, close, or both: bytes, producer, `Stream-Seq` and closure in one step.
+
+        Repeating it is safe with a producer only.
+        """
+
+    @abstractmethod
+    async def read(
+        self, path: str, start: Offset | Now, limit: int, now: float
+    ) -> Chunk | ReadRefusal:
+        """Read from a position, at most about `limit` bytes, always whole messages.
+
+        A message longer than the limit is returned whole. Counts as an access for a sliding TTL.
+        """
+
+    @abstractmethod
+    async def head(self, path: str, now: float) -> StreamInfo | Missing:
+        """Look at a stream without counting as an access."""
+
+    @abstractmethod
+    async def delete(self, path: str, now: float) -> Missing | None:
+        """Delete a stream; where forks need its bytes they stay, and so does its hold on the path.
+
+        Deleting the last fork of a deleted source removes that source as well, up the chain.
+        """
+
+    @abstractmethod
+    async def expire(self, now: float, limit: int) -> int:
+        """Remove up to `limit` streams whose time is over, as if deleted; says how many."""
+
+    @abstractmethod
+    def watch(self, path: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have `wake` called after each change of a stream; returns what ends the watch.
+
+        It is called on the loop, with nothing of the change: read to see it. It may be called
+        without a change. A watched stream does not run out its sliding TTL (PROTOCOL 5.1).
+        """

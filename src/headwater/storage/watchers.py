@@ -1,0 +1,36 @@
+"""Who wants to know when a stream changes."""
+
+from collections.abc import Callable
+
+Wake = Callable[[], None]
+
+
+class Watchers:
+    """Wake-up calls by stream path; costs nothing for a stream that nobody watches."""
+
+    __slots__ = ("_by_path",)
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, dict[int, Wake]] = {}
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._by_path
+
+    def add(self, path: str, wake: Wake) -> Callable[[], None]:
+        """Register a call; returns what removes it, which may be called twice."""
+        watches = self._by_path.setdefault(path, {})
+        key = id(wake)
+        watches[key] = wake
+
+        def remove() -> None:
+            if watches.pop(key, None) is not None and not watches:
+                self._by_path.pop(path, None)
+
+        return remove
+
+    def wake(self, path: str) -> None:
+        """Call everyone who watches a path."""
+        watches = self._by_path.get(path)
+        if watches:
+            for wake in tuple(watches.values()):
+                wake()
