@@ -1,0 +1,64 @@
+# The commands a person needs. Everything they use is set up by them, below this folder.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format conformance bench requirements clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+run: $(VENV)/.run ## set up what is needed and start the server on port 4437
+	$(BIN)/headwater serve
+
+test: $(VENV)/.dev node_modules/.installed ## set up what is needed and pass all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## format, lint, types and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+conformance: $(VENV)/.dev node_modules/.installed ## the public conformance suite alone
+	$(BIN)/python -m pytest tests/conformance
+
+bench: $(VENV)/.dev node_modules/.installed ## measure beside npm's server (BENCH="--only A1,R1 --quick")
+	$(BIN)/python -m bench $(BENCH)
+
+requirements: $(VENV)/.dev ## compile the pinned requirements anew
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-header --no-annotate pyproject.toml -o requirements/run.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-header --no-annotate --group dev pyproject.toml -o requirements/dev.txt
+
+clean: ## remove what the other commands set up
+	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
+	@echo "Setting up Headwater in $(VENV) ..."
+	$(PIP) --require-hashes -r requirements/run.txt
+	$(PIP) --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
+	@echo "Setting up Headwater with its development tools in $(VENV) ..."
+	$(PIP) --require-hashes -r requirements/dev.txt
+	$(PIP) --no-deps -e .
+	@touch $@ $(VENV)/.run
+
+node_modules/.installed: package.json package-lock.json
+	@echo "Installing the public conformance suite, client and peer from npm ..."
+	npm ci --ignore-scripts --silent
+	@touch $@

@@ -1,12 +1,30 @@
 """Every error that Headwater raises, as one tree.
 
     HeadwaterError
-    ├── SettingsError          an option or environment variable can't be used
-    └── StoreError             the store can't do what it was asked to
-        └── StoreNotOpen       it has not been opened, or is closed already
+    ├── SettingsError              an option or environment variable can't be used
+    ├── StoreError                 the store can't do what it was asked to
+    │   └── StoreNotOpen           it has not been opened, or is closed already
+    └── ClientError                a request to a stream server has failed
+        ├── ClientClosed           the client was closed, so nothing was sent
+        ├── Unreachable            no connection could be made, so nothing was sent
+        ├── ConnectionLost         the connection broke before the whole answer came
+        ├── UnexpectedAnswer       the answer does not follow the protocol
+        └── RequestRefused         the server said no, for a cause without a class of its own
+            ├── StreamNotFound     404: no stream is there
+            ├── StreamGone         410: it was deleted, and serves only its forks
+            ├── OffsetGone         410: the offset is from a stream or data that is gone
+            ├── StreamExists       409: a stream with another configuration is there
+            ├── StreamClosed       409: it takes no more appends
+            ├── ContentTypeMismatch   409: the stream holds another content type
+            ├── StreamSeqRegression   409: Stream-Seq did not increase
+            ├── ProducerFenced     403: a newer session of this producer has taken over
+            ├── ProducerGap        409: the producer skipped a sequence number
+            ├── BodyTooLarge       413: the body is over the server's limit
+            ├── Overloaded         429, 503: the server asks to come back later
+            └── ServerFailed       5xx: the server could not do it
 
-What the protocol refuses (a missing stream, a fenced producer, a closed stream) is not an error but
-an answer: see `headwater.protocol.refusals`.
+What the protocol refuses (a missing stream, a fenced producer, a closed stream) is not an error on
+the server's side but an answer: see `headwater.protocol.refusals`. A client raises it as an error.
 """
 
 
@@ -33,3 +51,120 @@ class StoreNotOpen(StoreError):
 
     def __init__(self) -> None:
         super().__init__("The store is not open: open it before use, and don't use it once closed.")
+
+
+class ClientError(HeadwaterError):
+    """A request to a stream server has failed; the message says what to do."""
+
+    def __init__(
+        self, message: str, *, url: str, status: int | None = None, code: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.url = url
+        self.status = status
+        """The HTTP status, or None where there was no answer."""
+        self.code = code
+        """A stable name of the cause, where the server or this client gives one."""
+
+
+class ClientClosed(ClientError):
+    """The client was closed, so nothing was sent."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__("The client is closed; make another one.", url=url, code="client-closed")
+
+
+class Unreachable(ClientError):
+    """No connection could be made, so nothing was sent."""
+
+    def __init__(self, url: str, origin: str, reason: str) -> None:
+        super().__init__(
+            f"Can't reach {origin}: {reason}. Start the server, or check the URL.",
+            url=url,
+            code="unreachable",
+        )
+        self.reason = reason
+
+
+class ConnectionLost(ClientError):
+    """The connection broke before the whole answer came: the request may have been carried out."""
+
+    def __init__(self, url: str, origin: str, reason: str, advice: str = "Try again.") -> None:
+        super().__init__(
+            f"The connection to {origin} broke: {reason}. {advice}",
+            url=url,
+            code="connection-lost",
+        )
+        self.reason = reason
+
+
+class UnexpectedAnswer(ClientError):
+    """The answer does not follow the protocol: the URL may belong to another kind of server."""
+
+
+class RequestRefused(ClientError):
+    """The server said no."""
+
+    status: int
+
+    def __init__(self, message: str, *, url: str, status: int, code: str) -> None:
+        super().__init__(message, url=url, status=status, code=code)
+
+
+class StreamNotFound(RequestRefused):
+    """No stream is there: it never was, or it was deleted or has expired."""
+
+
+class StreamGone(RequestRefused):
+    """The stream was deleted, and only its forks can still be read."""
+
+
+class OffsetGone(RequestRefused):
+    """The offset is from a stream, or from data of it, that is gone."""
+
+
+class StreamExists(RequestRefused):
+    """A stream with another configuration is there."""
+
+
+class StreamClosed(RequestRefused):
+    """The stream is closed and takes no more appends."""
+
+    next_offset: str | None = None
+    """Where the stream ends."""
+
+
+class ContentTypeMismatch(RequestRefused):
+    """The stream holds another content type."""
+
+
+class StreamSeqRegression(RequestRefused):
+    """`Stream-Seq` is not greater than the last one."""
+
+
+class ProducerFenced(RequestRefused):
+    """A newer session of this producer has taken over."""
+
+    current_epoch: int | None = None
+
+
+class ProducerGap(RequestRefused):
+    """The producer skipped a sequence number."""
+
+    expected: int | None = None
+    received: int | None = None
+
+
+class BodyTooLarge(RequestRefused):
+    """The body is over the server's limit."""
+
+
+class Overloaded(RequestRefused):
+    """The server asks to come back later."""
+
+    retry_after: float | None = None
+    """Seconds to wait, where the server says."""
+
+
+class ServerFailed(RequestRefused):
+    """The server could not do it."""

@@ -3,13 +3,42 @@
 import click
 
 from headwater import __version__
+from headwater.cli.append import append
+from headwater.cli.close import close
+from headwater.cli.create import create
+from headwater.cli.delete import delete
+from headwater.cli.fork import fork
+from headwater.cli.head import head
+from headwater.cli.read import read
 from headwater.cli.serve import serve
 
+EPILOG = """
+\b
+Examples:
+  headwater create chat/42 '{"role": "user", "text": "Hello"}'
+  tail -f app.log | headwater append logs/app
+"""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Commands(click.Group):
+    """Lists commands in the order in which a stream meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+
+@click.group(
+    cls=Commands,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, "-V", "--version", prog_name="headwater")
 def main() -> None:
-    """Headwater: HTTP becomes a durable log, and the log becomes tables."""
+    """Headwater: HTTP becomes a durable log, and the log becomes tables.
+
+    A STREAM is a path on the server, such as chat/42, or a whole URL.
+    """
 
 
-main.add_command(serve)
+for command in (serve, create, append, read, head, close, fork, delete):
+    main.add_command(command)

@@ -5,7 +5,7 @@ from headwater.protocol.offsets import Offset
 
 def make_etag(start: Offset, end: Offset, incarnation: int, *, closed: bool) -> str:
     """Make the entity tag of a range (PROTOCOL 10.1: it changes when the stream is closed)."""
-    return f'"{incarnation}:{start}:{end}:c"' if closed else f'"{incarnation}:{start}:{end}"'
+    return f'"{incarnation}:{start[0]}_{start[1]}:{end[0]}_{end[1]}{":c" if closed else ""}"'
 
 
 def matches(if_none_match: str, etag: str) -> bool:

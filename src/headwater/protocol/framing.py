@@ -44,17 +44,20 @@ def frame(body: bytes, media: str) -> bytes | InvalidJson | EmptyArray:
 
 def frame_json(body: bytes) -> bytes | InvalidJson | EmptyArray:
     """Check a JSON body, flatten one level of array and store each message on its own line."""
-    if b"\n" in body or b"\r" in body:
-        body = body.translate(_BREAKS_TO_SPACES)
+    body = body.strip(_WHITESPACE)
     try:
+        if b"\n" in body or b"\r" in body:
+            _VALUE.decode(body)  # while it can be seen that no break lies inside a string
+            body = body.translate(_BREAKS_TO_SPACES)
         if not body.isascii():
             body.decode("utf-8")
-        if body.lstrip(_WHITESPACE)[:1] == b"[":
-            messages = _ARRAY.decode(body)
-            if not messages:
-                return EmptyArray()
-            return b",\n".join(messages) + SEPARATOR
-        return bytes(_VALUE.decode(body)) + SEPARATOR
+        if not body.startswith(b"["):
+            _VALUE.decode(body)
+            return body + SEPARATOR
+        messages = _ARRAY.decode(body)
+        if not messages:
+            return EmptyArray()
+        return SEPARATOR.join(messages) + SEPARATOR
     except UnicodeDecodeError as error:
         return InvalidJson(f"byte {error.start} is not UTF-8")
     except RecursionError:
@@ -69,6 +72,8 @@ def render(buffers: Sequence[Buffer], media: str) -> list[Buffer]:
         return list(buffers)
     if not buffers:
         return [b"[]"]
+    if len(buffers[-1]) < len(SEPARATOR):
+        buffers = [*buffers[:-2], b"".join(buffers[-2:])]
     last = memoryview(buffers[-1])[: -len(SEPARATOR)]
     return [b"[", *buffers[:-1], last, b"]"]
 
@@ -94,7 +99,7 @@ def cut(window: Buffer, media: str) -> int | None:
             continue
         expected = 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4
         if byte & 0xC0 == 0xC0 and expected > back:
-            return end - back or end
+            return end - back or None
         break
     return end
 

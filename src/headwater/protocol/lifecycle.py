@@ -8,7 +8,7 @@ from msgspec import Struct
 from headwater.protocol.content_types import media_type
 from headwater.protocol.expiry import NEVER, Expiry
 from headwater.protocol.forks import ForkOrigin, ForkRequest
-from headwater.protocol.framing import EmptyArray, InvalidJson, frame
+from headwater.protocol.framing import frame
 from headwater.protocol.offsets import Offset
 from headwater.protocol.producers import ProducerClaim, ProducerState, Repeated, judge
 from headwater.protocol.refusals import (
@@ -140,6 +140,6 @@ def decide_append(
     if not request.body:
         return AppendPlan(b"", producer)
     data = frame(request.body, stream.media_type)
-    if isinstance(data, InvalidJson | EmptyArray):
+    if not isinstance(data, bytes):
         return data
     return AppendPlan(data, producer)

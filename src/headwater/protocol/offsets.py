@@ -88,9 +88,10 @@ class Lineage(Struct, frozen=True):
 
     def name(self, byte: int) -> Offset:
         """Name a byte position."""
-        for upto, epoch in self.inherited:
-            if byte <= upto:
-                return Offset(epoch, byte)
+        if self.inherited:
+            for upto, epoch in self.inherited:
+                if byte <= upto:
+                    return Offset(epoch, byte)
         return Offset(self.own, byte)
 
     def locate(self, offset: Offset) -> int | StaleIncarnation | UnknownPosition:

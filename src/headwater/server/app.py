@@ -11,18 +11,18 @@ from headwater.server.compression import BodyTooLarge, CorruptBody, UnknownCodin
 from headwater.server.context import Context
 from headwater.server.create import create
 from headwater.server.live import EventStream, Fanout
-from headwater.server.messages import Headers, Request, Response
+from headwater.server.messages import Head, Headers, Request, Response
 from headwater.server.problems import (
     BAD_CODING,
     INTERNAL,
+    NOT_READY,
     TOO_LARGE,
     UNSUPPORTED_CODING,
-    Problem,
     method_not_allowed,
     problem_response,
     refuse,
 )
-from headwater.server.read import head, read
+from headwater.server.read import metadata, read
 from headwater.server.settings import Settings
 from headwater.storage.store import Store
 
@@ -69,14 +69,31 @@ class Application:
 
     async def handle(self, request: Request) -> Response | EventStream:
         """Answer a request; never raises."""
+        head = request.head
         try:
-            if b"content-encoding" in request.headers and request.body:
+            if b"content-encoding" in head.headers and request.body:
                 request.body = await decompress(
                     request.body,
-                    request.headers[b"content-encoding"].decode("latin-1"),
+                    head.headers[b"content-encoding"].decode("latin-1"),
                     self.settings.max_body_bytes,
                 )
-            return await self._route(request)
+            path = head.stream
+            if path is None:
+                path = head.stream = self.context.stream_at(head.url_path)
+            method = head.method
+            if type(path) is not str or method == "OPTIONS":
+                return self._elsewhere(path, head)
+            if method == "POST":
+                return await append(self.context, path, request)
+            if method == "GET":
+                return await read(self.context, self.fanout, path, request)
+            if method == "PUT":
+                return await create(self.context, path, request)
+            if method == "HEAD":
+                return await metadata(self.context, path)
+            if method == "DELETE":
+                return await _delete(self.context, path)
+            return problem_response(method_not_allowed(method, ALLOWED))
         except UnknownCoding:
             return problem_response(UNSUPPORTED_CODING)
         except CorruptBody:
@@ -84,28 +101,23 @@ class Application:
         except BodyTooLarge:
             return problem_response(TOO_LARGE)
         except Exception:
-            log.exception("request failed method=%s path=%s", request.method, request.url_path)
+            log.exception("request failed method=%s path=%s", head.method, head.url_path)
             return problem_response(INTERNAL)
 
-    async def _route(self, request: Request) -> Response | EventStream:
-        context = self.context
-        path = context.stream_path(request.url_path)
-        method = request.method
-        if method == "OPTIONS":
+    def _elsewhere(self, path: object, request: Head) -> Response:
+        """Answer what is not a stream: preflights, whether the process lives and can work."""
+        if request.method == "OPTIONS":
             return _preflight()
-        if type(path) is not str:
-            return _elsewhere(request, self.store) or refuse(path)
-        if method == "POST":
-            return await append(context, path, request)
-        if method == "GET":
-            return await read(context, self.fanout, path, request)
-        if method == "PUT":
-            return await create(context, path, request)
-        if method == "HEAD":
-            return await head(context, path)
-        if method == "DELETE":
-            return await _delete(context, path)
-        return problem_response(method_not_allowed(method, ALLOWED))
+        if request.url_path not in {"/healthz", "/readyz"}:
+            return refuse(path)
+        if request.method not in {"GET", "HEAD"}:
+            return problem_response(method_not_allowed(request.method, "GET, HEAD, OPTIONS"))
+        headers: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+        if request.url_path == "/healthz":
+            return Response(200, headers, (b'{"status":"alive"}\n',))
+        if self.store.ready:
+            return Response(200, headers, (b'{"status":"ready"}\n',))
+        return problem_response(NOT_READY)
 
     async def expire(self) -> int:
         """Remove some streams whose time is over; says how many."""
@@ -130,20 +142,4 @@ def _preflight() -> Response:
             (b"access-control-allow-headers", _ALLOW_HEADERS),
             (b"access-control-max-age", b"86400"),
         ],
-    )
-
-
-def _elsewhere(request: Request, store: Store) -> Response | None:
-    """Answer what is not a stream: whether the process lives, and whether it can work."""
-    if request.url_path not in {"/healthz", "/readyz"}:
-        return None
-    if request.method not in {"GET", "HEAD"}:
-        return problem_response(method_not_allowed(request.method, "GET, HEAD, OPTIONS"))
-    headers: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-    if request.url_path == "/healthz":
-        return Response(200, headers, (b'{"status":"alive"}\n',))
-    if store.ready:
-        return Response(200, headers, (b'{"status":"ready"}\n',))
-    return problem_response(
-        Problem(503, "not-ready", "The store is not open", "Try again in a moment.")
     )

@@ -4,11 +4,13 @@ from typing import Final
 
 from headwater.protocol.headers import BadHeader, is_true, parse_producer
 from headwater.protocol.lifecycle import Append
+from headwater.protocol.producers import ProducerClaim
 from headwater.server.context import Context, encode_offset
 from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
 from headwater.storage.store import Appended
 
+_PRODUCER_HEADERS: Final = frozenset({b"producer-id", b"producer-epoch", b"producer-seq"})
 _NO_BODY: Final = BadRequest(
     "empty-body", "An append needs a body; only 'Stream-Closed: true' may come without one."
 )
@@ -19,15 +21,11 @@ _NO_CONTENT_TYPE: Final = BadRequest(
 
 async def append(context: Context, path: str, request: Request) -> Response:
     """Answer a POST."""
-    given = request.headers
-    producer = parse_producer(
-        request.header(b"producer-id"),
-        request.header(b"producer-epoch"),
-        request.header(b"producer-seq"),
-    )
+    given = request.head.headers
+    producer = _producer(request)
     if isinstance(producer, BadHeader):
         return refuse(producer)
-    close = b"stream-closed" in given and is_true(request.header(b"stream-closed"))
+    close = b"stream-closed" in given and is_true(request.head.header(b"stream-closed"))
     body = request.body
     content_type = ""
     if body:
@@ -36,7 +34,7 @@ async def append(context: Context, path: str, request: Request) -> Response:
         content_type = given[b"content-type"].decode("latin-1")
     elif not close:
         return refuse(_NO_BODY)
-    seq = request.header(b"stream-seq")
+    seq = request.head.header(b"stream-seq")
     outcome = await context.store.append(
         path, Append(content_type, body, close, seq, producer), context.clock()
     )
@@ -51,3 +49,13 @@ async def append(context: Context, path: str, request: Request) -> Response:
     headers.append((b"producer-seq", b"%d" % outcome.producer.seq))
     # PROTOCOL 5.2.1: 200 tells new data from a duplicate. Closing without data has none.
     return Response(200 if body and not outcome.repeated else 204, headers)
+
+
+def _producer(request: Request) -> ProducerClaim | BadHeader | None:
+    if _PRODUCER_HEADERS.isdisjoint(request.head.headers):
+        return None
+    return parse_producer(
+        request.head.header(b"producer-id"),
+        request.head.header(b"producer-epoch"),
+        request.head.header(b"producer-seq"),
+    )

@@ -8,6 +8,7 @@ from typing import Final
 from headwater.protocol.offsets import Offset
 from headwater.protocol.paths import BadPath, NotAStream, parse_path
 from headwater.server.messages import Headers
+from headwater.server.read_cache import ReadCache
 from headwater.server.settings import Settings
 from headwater.storage.store import Store, StreamInfo
 
@@ -21,7 +22,16 @@ CACHE_CONTROL: Final = {
 class Context:
     """Shared by all requests of one application."""
 
-    __slots__ = ("cache_control", "clock", "draining", "jitter", "settings", "store", "waiting")
+    __slots__ = (
+        "cache_control",
+        "clock",
+        "draining",
+        "jitter",
+        "reads",
+        "settings",
+        "store",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -35,11 +45,12 @@ class Context:
         self.clock = clock
         self.jitter = jitter
         self.cache_control = CACHE_CONTROL[settings.cache]
+        self.reads = ReadCache(settings.read_cache_bytes)
         self.draining = False
         self.waiting: set[Callable[[], None]] = set()
         """What to call so that live readers end, when the server stops."""
 
-    def stream_path(self, url_path: str) -> str | BadPath | NotAStream:
+    def stream_at(self, url_path: str) -> str | BadPath | NotAStream:
         """Find the stream that a URL path names."""
         return parse_path(url_path, self.settings.root, self.settings.max_path_bytes)
 

@@ -22,13 +22,15 @@ _MAX_CONTENT_TYPE: Final = 255
 
 async def create(context: Context, path: str, request: Request) -> Response:
     """Answer a PUT."""
-    expiry = parse_expiry(request.header(b"stream-ttl"), request.header(b"stream-expires-at"))
+    expiry = parse_expiry(
+        request.head.header(b"stream-ttl"), request.head.header(b"stream-expires-at")
+    )
     if isinstance(expiry, BadHeader):
         return refuse(expiry)
     fork = _fork_request(context, request)
     if fork is not None and not isinstance(fork, ForkRequest):
         return refuse(fork)
-    content_type = request.header(b"content-type")
+    content_type = request.head.header(b"content-type")
     if content_type is not None:
         if len(content_type) > _MAX_CONTENT_TYPE:
             expected = f"at most {_MAX_CONTENT_TYPE} characters"
@@ -41,7 +43,7 @@ async def create(context: Context, path: str, request: Request) -> Response:
             content_type=content_type,
             expiry=expiry,
             body=request.body,
-            close=is_true(request.header(b"stream-closed")),
+            close=is_true(request.head.header(b"stream-closed")),
             fork=fork,
         ),
         context.clock(),
@@ -58,17 +60,17 @@ async def create(context: Context, path: str, request: Request) -> Response:
 
 
 def _location(context: Context, path: str, request: Request) -> bytes:
-    host = request.headers.get(b"host", b"")
-    target = url_path(path, context.settings.root).encode()
-    return b"%s://%s%s" % (request.scheme.encode(), host, target) if host else target
+    host = request.head.headers.get(b"host", b"")
+    target = (request.head.mount + url_path(path, context.settings.root)).encode()
+    return b"%s://%s%s" % (request.head.scheme.encode(), host, target) if host else target
 
 
 def _fork_request(
     context: Context, request: Request
 ) -> ForkRequest | BadHeader | BadPath | MalformedOffset | SourceNotFound | None:
-    source_path = request.header(b"stream-forked-from")
-    offset_text = request.header(b"stream-fork-offset")
-    sub_text = request.header(b"stream-fork-sub-offset")
+    source_path = request.head.header(b"stream-forked-from")
+    offset_text = request.head.header(b"stream-fork-offset")
+    sub_text = request.head.header(b"stream-fork-sub-offset")
     if source_path is None:
         for name, text in (
             (names.STREAM_FORK_OFFSET, offset_text),
@@ -77,7 +79,7 @@ def _fork_request(
             if text is not None:
                 return BadHeader(name, text, "to come with Stream-Forked-From")
         return None
-    source = context.stream_path(source_path)
+    source = context.stream_at(source_path.removeprefix(request.head.mount))
     if isinstance(source, NotAStream):
         return SourceNotFound(source_path)
     if isinstance(source, BadPath):

@@ -11,22 +11,22 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
+Done = Callable[[T | None, Exception | None], None]
+"""Told the result of a coroutine, or its error."""
+
+
 class Eager(Generic[T]):
-    """A coroutine under way; `done(result, error)` is called when it has ended."""
+    """A coroutine that waits for something."""
 
     __slots__ = ("_coroutine", "_done", "_waiting")
 
-    def __init__(
-        self,
-        coroutine: Coroutine[Any, Any, T],
-        done: Callable[[T | None, Exception | None], None],
-    ) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T], done: Done[T]) -> None:
         self._coroutine = coroutine
         self._done = done
         self._waiting: asyncio.Future[Any] | None = None
 
     def step(self, _: object = None) -> None:
-        """Run until the next wait; the first call starts it."""
+        """Run until it waits again, or to its end."""
         self._waiting = None
         try:
             waiting = self._coroutine.send(None)
@@ -35,12 +35,16 @@ class Eager(Generic[T]):
         except Exception as error:  # noqa: BLE001 - handed on to whoever waits for the result
             self._done(None, error)
         else:
-            if waiting is None:  # a bare yield, as in asyncio.sleep(0)
-                asyncio.get_running_loop().call_soon(self.step)
-                return
-            waiting._asyncio_future_blocking = False
-            self._waiting = waiting
-            waiting.add_done_callback(self.step)
+            self.wait_for(waiting)
+
+    def wait_for(self, waiting: "asyncio.Future[Any] | None") -> None:
+        """Have it go on when a future is done; None is a bare yield, as in asyncio.sleep(0)."""
+        if waiting is None:
+            asyncio.get_running_loop().call_soon(self.step)
+            return
+        waiting._asyncio_future_blocking = False
+        self._waiting = waiting
+        waiting.add_done_callback(self.step)
 
     def cancel(self) -> None:
         """Drop it where it waits: its `finally` blocks run, `done` is not called."""
@@ -48,3 +52,18 @@ class Eager(Generic[T]):
             self._waiting.remove_done_callback(self.step)
             self._waiting = None
             self._coroutine.close()
+
+
+def start(coroutine: Coroutine[Any, Any, T], done: Done[T]) -> Eager[T] | None:
+    """Run a coroutine; None where it has ended already and `done` was told."""
+    try:
+        waiting = coroutine.send(None)
+    except StopIteration as stop:
+        done(stop.value, None)
+        return None
+    except Exception as error:  # noqa: BLE001 - handed on to whoever waits for the result
+        done(None, error)
+        return None
+    eager = Eager(coroutine, done)
+    eager.wait_for(waiting)
+    return eager

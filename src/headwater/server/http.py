@@ -4,7 +4,8 @@ One `Connection` parses requests as they arrive and answers them in order; reque
 pipelines wait in a short queue. The application runs in place, without a task, and most of the time
 has answered before `data_received` returns.
 
-Time limits are deadlines that one sweep a second looks at, not timers: setting one costs a store.
+Time limits are deadlines that a regular sweep sets and looks at, not timers: a request that is
+answered at once never touches the clock.
 """
 
 import asyncio
@@ -12,15 +13,16 @@ import logging
 from collections import deque
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httptools
 
 from headwater.protocol.framing import Buffer
 from headwater.server.app import Application
-from headwater.server.eager import Eager
+from headwater.server.eager import Eager, start
+from headwater.server.known_heads import KnownHeads
 from headwater.server.live import EventStream, Subscriber
-from headwater.server.messages import Request, Response
+from headwater.server.messages import Head, Request, Response
 from headwater.server.problems import (
     EXPECTATION_FAILED,
     HEADERS_TOO_LARGE,
@@ -41,12 +43,12 @@ _STATUS_LINE: Final = {
     status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
 }
-_NO_BODY: Final = frozenset({204, 304})
 _MAX_PIPELINED: Final = 32
 _LINGER_SECONDS: Final = 2.0
 _INLINE_BYTES: Final = 16 * 1024
 _MAX_LENGTH_DIGITS: Final = 18
 _NEVER: Final = float("inf")
+_TO_BE_SET: Final = 0.0
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -58,7 +60,9 @@ class Wire:
         self.settings = app.settings
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
+        self.heads = KnownHeads()
         self.buffered = 0
+        self._unsent: list[Connection] = []
         self.stopping = False
         self.log_access = access_log.isEnabledFor(logging.DEBUG)
         self._fixed = b"".join(b"%b: %b\r\n" % item for item in app.common_headers)
@@ -69,12 +73,30 @@ class Wire:
         """Write the header lines that all responses of this second share."""
         self.common = b"date: %b\r\n%b" % (formatdate(usegmt=True).encode(), self._fixed)
 
+    def send_soon(self, connection: "Connection") -> None:
+        """Have a connection's answers sent at the end of this turn of the loop.
+
+        All requests that arrived together are answered first, then all answers go out together:
+        clients on the same machine are woken once instead of once for each.
+        """
+        if not self._unsent:
+            self.loop.call_soon(self._send_all)
+        self._unsent.append(connection)
+
+    def _send_all(self) -> None:
+        unsent = self._unsent
+        self._unsent = []
+        for connection in unsent:
+            connection.flush()
+
     def sweep(self) -> None:
-        """End what has passed its deadline; called about once a second."""
+        """Set the deadlines of what began since the last sweep, end what has passed its own."""
         self.refresh_date()
         now = self.loop.time()
         for connection in tuple(self.connections):
-            if connection.deadline <= now:
+            if connection.deadline == _TO_BE_SET:
+                connection.deadline = now + connection.allowance()
+            elif connection.deadline <= now:
                 connection.timed_out()
 
     def stop(self) -> None:
@@ -85,16 +107,6 @@ class Wire:
             connection.close_when_idle()
 
 
-class Received(NamedTuple):
-    """A request that has arrived whole, with what the wire needs to answer it."""
-
-    request: Request
-    keep_alive: bool
-    chunked: bool
-    held: int
-    """Bytes of its body that count against the limit until it is answered."""
-
-
 class Connection(asyncio.Protocol):
     """One client."""
 
@@ -103,8 +115,10 @@ class Connection(asyncio.Protocol):
         "_body_bytes",
         "_call",
         "_close_after",
+        "_completed",
         "_discarding",
         "_eof",
+        "_head",
         "_head_bytes",
         "_headers",
         "_held",
@@ -117,6 +131,7 @@ class Connection(asyncio.Protocol):
         "_started",
         "_subscriber",
         "_transport",
+        "_unsent",
         "_url",
         "_wire",
         "chunked",
@@ -135,7 +150,10 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._in_head = False
         self._receiving = False
-        self._queue: deque[Received] = deque()
+        self._queue: deque[tuple[Request, int]] = deque()
+        """Requests with how many bytes of body each holds of the common limit."""
+        self._head: Head | None = None
+        self._completed = 0
         self._held = 0
         self._request: Request | None = None
         self._call: Eager[Response | EventStream] | None = None
@@ -145,7 +163,8 @@ class Connection(asyncio.Protocol):
         self._eof = False
         self._reading_paused = False
         self._started = 0.0
-        self.deadline = _NEVER
+        self._unsent: list[Buffer] = []
+        self.deadline = _TO_BE_SET
         self.full = False
         self.chunked = True
 
@@ -156,7 +175,6 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment] # TCP gives a full transport
         self._transport.set_write_buffer_limits(high=wire.settings.write_buffer_bytes)
         wire.connections.add(self)
-        self._idle()
         if len(wire.connections) > wire.settings.max_connections:
             detail = "Too many connections are open; try again, or reuse a connection."
             self._refuse(problem_of(Overload("too-many-connections", detail)))
@@ -164,8 +182,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._wire.connections.discard(self)
         self._wire.buffered -= self._body_bytes + self._held
-        self._wire.buffered -= sum(received.held for received in self._queue)
+        self._wire.buffered -= sum(held for _, held in self._queue)
         self._queue.clear()
+        self._unsent = []
         self._request = None
         if self._subscriber is not None:
             self._subscriber.stop()
@@ -178,11 +197,25 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         # The client may still read: what is under way is answered, then the connection closes.
         self._eof = True
+        self.flush()
         return self._busy or bool(self._queue) or self._transport.get_write_buffer_size() > 0
 
     def data_received(self, data: bytes) -> None:
         if self._discarding:
             return
+        end = 0
+        if not self._receiving:
+            # A client that keeps its connection sends the same head again and again: one that was
+            # parsed before, followed by just its body, needs no parsing.
+            end = data.find(b"\r\n\r\n")
+            if end > 0:
+                end += 4
+                known = self._wire.heads.find(data[:end], len(data) - end)
+                if known is not None:
+                    self._wire.buffered += len(data) - end
+                    self._accept(known, data[end:])
+                    return
+        self._completed = 0
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -197,6 +230,8 @@ class Connection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > self._wire.settings.max_header_bytes:
                 self._refuse(HEADERS_TOO_LARGE)
+        elif end > 0 and self._completed == 1 and not self._receiving and self._head is not None:
+            self._wire.heads.keep(data[:end], len(data) - end, self._head)
 
     def pause_writing(self) -> None:
         self.full = True
@@ -219,11 +254,11 @@ class Connection(asyncio.Protocol):
         self._headers = {}
         self._head_bytes = 0
         self._in_head = self._receiving = True
-        if not self._busy:
-            self.deadline = self._wire.loop.time() + self._wire.settings.header_timeout
+        if self._request is None:
+            self.deadline = _TO_BE_SET
 
     def on_url(self, url: bytes) -> None:
-        self._url += url
+        self._url = self._url + url if self._url else url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -249,9 +284,9 @@ class Connection(asyncio.Protocol):
             if headers[b"expect"].lower() != b"100-continue":
                 self._refuse(EXPECTATION_FAILED)
             elif not self._busy:
-                self._transport.write(_CONTINUE)
-        if not self._busy:
-            self.deadline = self._wire.loop.time() + settings.body_timeout
+                self.write(_CONTINUE)
+        if self._request is None and not self._discarding:
+            self.deadline = _TO_BE_SET
 
     def on_body(self, data: bytes) -> None:
         if self._discarding:
@@ -266,28 +301,35 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._receiving = False
+        self._completed += 1
         if self._discarding:
             return
         body = self._body
         data = b"" if not body else body[0] if len(body) == 1 else b"".join(body)
-        path, _, query = self._url.decode("latin-1").partition("?")
-        parser = self._parser
-        received = Received(
-            Request(parser.get_method().decode("latin-1"), path, query, self._headers, data),
-            parser.should_keep_alive(),
-            parser.get_http_version() != "1.0",
-            len(data),
-        )
         if body:
             self._body = []
             self._body_bytes = 0
-        if self._busy or self.full:
-            self._queue.append(received)
-            if len(self._queue) >= _MAX_PIPELINED and not self._reading_paused:
-                self._reading_paused = True
-                self._transport.pause_reading()
-        else:
-            self._start(received)
+        path, _, query = self._url.decode("latin-1").partition("?")
+        parser = self._parser
+        self._head = Head(
+            parser.get_method().decode("latin-1"),
+            path,
+            query,
+            self._headers,
+            keep_alive=parser.should_keep_alive(),
+            chunked=parser.get_http_version() != "1.0",
+        )
+        self._accept(self._head, data)
+
+    def _accept(self, head: Head, body: bytes) -> None:
+        """Answer a request that has arrived whole, or queue it behind those before it."""
+        if self._request is None and not self.full:
+            self._start(Request(head, body), len(body))
+            return
+        self._queue.append((Request(head, body), len(body)))
+        if len(self._queue) >= _MAX_PIPELINED and not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
 
     # Answering
 
@@ -295,17 +337,17 @@ class Connection(asyncio.Protocol):
     def _busy(self) -> bool:
         return self._request is not None
 
-    def _start(self, received: Received) -> None:
-        request = self._request = received.request
-        self._held = received.held
-        self.chunked = received.chunked
-        if not received.keep_alive or self._wire.stopping or (self._eof and not self._queue):
+    def _start(self, request: Request, held: int) -> None:
+        self._request = request
+        self._held = held
+        if not request.head.keep_alive or self._wire.stopping or (self._eof and not self._queue):
             self._close_after = True
         self.deadline = _NEVER
         if self._wire.log_access:
             self._started = self._wire.loop.time()
-        call = self._call = Eager(self._wire.app.handle(request), self._answered)
-        call.step()
+        call = start(self._wire.app.handle(request), self._answered)
+        if call is not None:  # otherwise it is answered, and the next one may be under way
+            self._call = call
 
     def _answered(self, response: Response | EventStream | None, error: Exception | None) -> None:
         self._call = None
@@ -313,34 +355,27 @@ class Connection(asyncio.Protocol):
         if request is None:  # the connection was lost while the call ran
             return
         if error is not None or response is None:
-            log.error("request failed path=%s", request.url_path, exc_info=error)
+            log.error("request failed path=%s", request.head.url_path, exc_info=error)
             response = problem_response(INTERNAL)
         if self._wire.log_access:
             self._log(request, response)
         if isinstance(response, EventStream):
-            self._stream(response)
+            self._stream(response, request.head)
             return
-        self._write(response, head_only=request.method == "HEAD")
+        self._write(response, head_only=request.head.method == "HEAD")
         self._finish()
 
     def _write(self, response: Response, *, head_only: bool = False) -> None:
-        status = response.status
+        head = b"%b%b%b%b" % (
+            _STATUS_LINE[response.status],
+            self._wire.common,
+            response.head,
+            b"connection: close\r\n\r\n" if self._close_after else b"\r\n",
+        )
         body = response.body
-        size = response.length
-        lines: list[Buffer] = [_STATUS_LINE[status], self._wire.common]
-        lines += [b"%b: %b\r\n" % item for item in response.headers]
-        if status not in _NO_BODY and not (head_only and not body):
-            lines.append(b"content-length: %d\r\n" % size)
-        if self._close_after:
-            lines.append(b"connection: close\r\n")
-        lines.append(b"\r\n")
-        if head_only or not size:
-            self._transport.write(b"".join(lines))
-        elif size <= _INLINE_BYTES:
-            lines += body
-            self._transport.write(b"".join(lines))
-        else:
-            self._transport.writelines([b"".join(lines), *body])
+        self.write(head)
+        if body and not head_only:
+            self._unsent += body
 
     def _finish(self) -> None:
         """One request is answered: go on with the next, or close."""
@@ -350,27 +385,25 @@ class Connection(asyncio.Protocol):
         if self._close_after:
             self._linger()
             return
-        self._idle()
+        self.deadline = _TO_BE_SET
         if self._queue or self._reading_paused:
             self._next()
 
     def _next(self) -> None:
         while self._queue and not self._busy and not self.full and not self._close_after:
-            self._start(self._queue.popleft())
+            self._start(*self._queue.popleft())
         if self._reading_paused and len(self._queue) < _MAX_PIPELINED:
             self._reading_paused = False
             self._transport.resume_reading()
         if not self._busy and not self.full:
-            self._idle()
-
-    def _idle(self) -> None:
-        self.deadline = self._wire.loop.time() + self._wire.settings.idle_timeout
+            self.deadline = _TO_BE_SET
 
     def _linger(self) -> None:
         """Close so that the client gets the answer even while it still sends."""
         self._discarding = True
         self._release_body()
         transport = self._transport
+        self.flush()
         if self._eof or not transport.can_write_eof():
             transport.close()
             return
@@ -379,9 +412,10 @@ class Connection(asyncio.Protocol):
 
     # SSE: this connection is the sink
 
-    def _stream(self, response: EventStream) -> None:
+    def _stream(self, response: EventStream, head: Head) -> None:
         lines = [_STATUS_LINE[200], self._wire.common]
         lines += [b"%b: %b\r\n" % item for item in response.headers]
+        self.chunked = head.chunked
         if self.chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         else:
@@ -389,19 +423,36 @@ class Connection(asyncio.Protocol):
         if self._close_after:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
-        self._transport.write(b"".join(lines))
+        self.write(b"".join(lines))
         self._subscriber = response.subscriber
         response.subscriber.start(self)
 
-    def write(self, frame: bytes) -> None:
-        """Take a frame of the subscriber's."""
-        self._transport.write(frame)
+    def write(self, data: bytes) -> None:
+        """Send bytes at the end of this turn: an answer's head, or a frame of the subscriber's."""
+        if not self._unsent:
+            self._wire.send_soon(self)
+        self._unsent.append(data)
+        if len(data) > _INLINE_BYTES:
+            self.flush()  # so that the transport can say when it is full
+
+    def flush(self) -> None:
+        """Hand what is to be sent to the transport."""
+        unsent = self._unsent
+        if not unsent:
+            return
+        self._unsent = []
+        if len(unsent) == 1:
+            self._transport.write(unsent[0])
+        elif sum(map(len, unsent)) <= _INLINE_BYTES:
+            self._transport.write(b"".join(unsent))
+        else:
+            self._transport.writelines(unsent)
 
     def end(self) -> None:
         """End the event stream after what was written."""
         self._subscriber = None
         if self.chunked:
-            self._transport.write(b"0\r\n\r\n")
+            self.write(b"0\r\n\r\n")
         self._finish()
 
     # Ending
@@ -410,7 +461,15 @@ class Connection(asyncio.Protocol):
         """Close now, or once what is under way is answered."""
         self._close_after = True
         if not self._busy and not self._receiving and not self._discarding:
+            self.flush()
             self._transport.close()
+
+    def allowance(self) -> float:
+        """Say how many seconds the present state of the connection may last."""
+        settings = self._wire.settings
+        if self._in_head:
+            return settings.header_timeout
+        return settings.body_timeout if self._receiving else settings.idle_timeout
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
@@ -455,8 +514,8 @@ class Connection(asyncio.Protocol):
     def _log(self, request: Request, response: Response | EventStream) -> None:
         access_log.debug(
             "request method=%s path=%s status=%d bytes_in=%d bytes_out=%d ms=%.2f",
-            request.method,
-            request.url_path,
+            request.head.method,
+            request.head.url_path,
             response.status,
             len(request.body),
             response.length if isinstance(response, Response) else 0,

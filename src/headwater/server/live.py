@@ -16,7 +16,7 @@ from headwater.protocol.cursors import interval_at, next_cursor
 from headwater.protocol.offsets import Now, Offset
 from headwater.protocol.sse import control_event, data_event
 from headwater.server.context import Context
-from headwater.server.eager import Eager
+from headwater.server.eager import Eager, start
 from headwater.server.messages import Headers, Response
 from headwater.server.problems import refuse
 from headwater.storage.store import Chunk
@@ -27,10 +27,13 @@ log: Final = logging.getLogger("headwater.live")
 class Sink(Protocol):
     """Where the frames of one subscriber go: a connection, or an ASGI `send`."""
 
-    chunked: bool
-    """Whether frames are wanted in HTTP's chunked coding."""
-    full: bool
-    """Whether the other side reads too slowly to be sent more now."""
+    @property
+    def chunked(self) -> bool:
+        """Whether frames are wanted in HTTP's chunked coding."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the other side reads too slowly to be sent more now."""
 
     def write(self, frame: bytes) -> None: ...
 
@@ -142,8 +145,9 @@ class Subscriber:
 
     def catch_up(self) -> None:
         """Send from the log until the tail is reached or the sink is full."""
-        self._catching_up = Eager(self._send_from_log(), self._caught_up)
-        self._catching_up.step()
+        call = start(self._send_from_log(), self._caught_up)
+        if call is not None:
+            self._catching_up = call
 
     def _caught_up(self, _: None, error: Exception | None) -> None:
         self._catching_up = None
@@ -230,8 +234,9 @@ class Hub:
         if self._reading is not None:
             self._dirty = True
             return
-        self._reading = Eager(self._broadcast(), self._broadcasted)
-        self._reading.step()
+        call = start(self._broadcast(), self._broadcasted)
+        if call is not None:
+            self._reading = call
 
     def _broadcasted(self, _: None, error: Exception | None) -> None:
         self._reading = None

@@ -1,17 +1,32 @@
 """A request and a response, as the application sees them, whatever wire they came over."""
 
 from collections.abc import Sequence
+from typing import Final
 from urllib.parse import unquote_plus
 
 from headwater.protocol.framing import Buffer
+from headwater.protocol.paths import BadPath, NotAStream
 
 Headers = list[tuple[bytes, bytes]]
 
+_NO_BODY: Final = frozenset({204, 304})
 
-class Request:
-    """One request with its whole body."""
 
-    __slots__ = ("body", "headers", "method", "query", "scheme", "url_path")
+class Head:
+    """The request line and headers, and what was made of them; requests may share one."""
+
+    __slots__ = (
+        "_parameters",
+        "chunked",
+        "headers",
+        "keep_alive",
+        "method",
+        "mount",
+        "query",
+        "scheme",
+        "stream",
+        "url_path",
+    )
 
     def __init__(
         self,
@@ -19,27 +34,39 @@ class Request:
         url_path: str,
         query: str,
         headers: dict[bytes, bytes],
-        body: bytes = b"",
+        *,
         scheme: str = "http",
+        mount: str = "",
+        keep_alive: bool = True,
+        chunked: bool = True,
     ) -> None:
         self.method = method
         self.url_path = url_path
         self.query = query
         self.headers = headers
         """Names in lower case; repeated ones joined with a comma."""
-        self.body = body
         self.scheme = scheme
+        self.mount = mount
+        """The URL path under which the application is mounted; `url_path` is what lies behind."""
+        self.keep_alive = keep_alive
+        self.chunked = chunked
+        """Whether the client understands the chunked coding: all but HTTP/1.0 do."""
+        self.stream: str | BadPath | NotAStream | None = None
+        """The stream that the path names, once the application has looked."""
+        self._parameters: dict[str, list[str]] | None = None
 
     def header(self, name: bytes) -> str | None:
         """Give a header's value as text, byte for byte."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
+    @property
     def parameters(self) -> dict[str, list[str]]:
-        """Split the query; a name may come more than once."""
-        found: dict[str, list[str]] = {}
-        if self.query:
-            for item in self.query.split("&"):
+        """The query, split; a name may come more than once."""
+        found = self._parameters
+        if found is None:
+            found = self._parameters = {}
+            for item in self.query.split("&") if self.query else ():
                 name, _, value = item.partition("=")
                 if "%" in item or "+" in item:
                     name, value = unquote_plus(name), unquote_plus(value)
@@ -47,16 +74,47 @@ class Request:
         return found
 
 
+class Request:
+    """One request with its whole body."""
+
+    __slots__ = ("body", "head")
+
+    def __init__(self, head: Head, body: bytes) -> None:
+        self.head = head
+        self.body = body
+
+
 class Response:
     """One response with its whole body, as buffers that are sent one after another."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("_head", "body", "headers", "status", "untold")
 
-    def __init__(self, status: int, headers: Headers, body: Sequence[Buffer] = ()) -> None:
+    def __init__(
+        self,
+        status: int,
+        headers: Headers,
+        body: Sequence[Buffer] = (),
+        *,
+        untold: bool = False,
+    ) -> None:
         self.status = status
         self.headers = headers
         self.body = body
+        self.untold = untold or status in _NO_BODY
+        """Whether there is no body to tell the length of: 204, 304, metadata for HEAD."""
+        self._head: bytes | None = None
 
     @property
     def length(self) -> int:
-        return sum(map(len, self.body))
+        return sum(map(len, self.body)) if self.body else 0
+
+    @property
+    def head(self) -> bytes:
+        """The header lines, made once; a response is not changed after they were asked for."""
+        head = self._head
+        if head is None:
+            lines = [b"%b: %b\r\n" % item for item in self.headers]
+            if not self.untold:
+                lines.append(b"content-length: %d\r\n" % self.length)
+            head = self._head = b"".join(lines)
+        return head

@@ -284,6 +284,9 @@ EXPECTATION_FAILED: Final = Problem(
     "The expectation is unknown",
     "The server only knows 'Expect: 100-continue'.",
 )
+NOT_READY: Final = Problem(
+    503, "not-ready", "The store is not open", "Try again in a moment.", (("Retry-After", "1"),)
+)
 INTERNAL: Final = Problem(
     500,
     "internal-error",

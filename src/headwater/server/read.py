@@ -8,14 +8,16 @@ from headwater.protocol.cursors import next_cursor, parse_cursor
 from headwater.protocol.encodings import negotiate
 from headwater.protocol.etags import make_etag, matches
 from headwater.protocol.framing import render
-from headwater.protocol.offsets import MalformedOffset, Now, Offset, parse_position
+from headwater.protocol.offsets import NOW, MalformedOffset, Now, Offset, parse_position
 from headwater.server.compression import MIN_BYTES, compress
 from headwater.server.context import Context, encode_offset, position_headers
 from headwater.server.live import EventStream, Fanout
 from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
+from headwater.server.read_cache import ReadCache
 from headwater.storage.store import Chunk, StreamInfo
 
+_NOT_LIVE: Final = ("false",)
 _ONE_OFFSET: Final = BadRequest("repeated-parameter", "Send the offset parameter once.")
 _LIVE_NEEDS_OFFSET: Final = BadRequest(
     "missing-offset", "A live read needs an offset: one that was returned before, -1, or now."
@@ -23,7 +25,7 @@ _LIVE_NEEDS_OFFSET: Final = BadRequest(
 _UNKNOWN_LIVE: Final = BadRequest("unknown-live-mode", "live is 'long-poll' or 'sse'.")
 
 
-async def head(context: Context, path: str) -> Response:
+async def metadata(context: Context, path: str) -> Response:
     """Answer a HEAD."""
     info = await context.store.head(path, context.clock())
     if not isinstance(info, StreamInfo):
@@ -37,23 +39,39 @@ async def head(context: Context, path: str) -> Response:
         headers.append((b"stream-ttl", b"%d" % expiry.ttl))
     if expiry.expires_at is not None:
         headers.append((b"stream-expires-at", expiry.expires_at.encode("latin-1")))
-    return Response(200, headers)
+    return Response(200, headers, untold=True)
 
 
 async def read(
     context: Context, fanout: Fanout, path: str, request: Request
 ) -> Response | EventStream:
     """Answer a GET."""
-    parameters = request.parameters()
+    if (key := ReadCache.key(request)) is not None:
+        kept = context.reads.find(key)
+        if kept is not None:
+            if await context.store.head(path, context.clock()) is kept[0]:
+                return kept[1]
+            context.reads.drop(key)
+    parameters = request.head.parameters
     offsets = parameters.get("offset", [])
     if len(offsets) > 1:
         return refuse(_ONE_OFFSET)
     position = parse_position(offsets[0] if offsets else None)
     if isinstance(position, MalformedOffset):
         return refuse(position)
-    live = parameters.get("live", ["false"])[-1]
+    live = parameters.get("live", _NOT_LIVE)[-1]
     if live == "false":
-        return await _catch_up(context, path, position, request)
+        chunk = await context.store.read(
+            path, position, context.settings.chunk_bytes, context.clock()
+        )
+        if not isinstance(chunk, Chunk):
+            return refuse(chunk)
+        if position is NOW:
+            return _at_tail(chunk)
+        response = await _data(context, chunk, position_headers(chunk.info, chunk.end), request)
+        if (key := ReadCache.key(request)) is not None:
+            context.reads.keep(key, chunk.info, response)
+        return response
     if live not in {"long-poll", "sse"}:
         return refuse(_UNKNOWN_LIVE)
     if not offsets:
@@ -64,19 +82,12 @@ async def read(
     return await _long_poll(context, path, position, cursor, request)
 
 
-async def _catch_up(
-    context: Context, path: str, position: Offset | Now, request: Request
-) -> Response:
-    chunk = await context.store.read(path, position, context.settings.chunk_bytes, context.clock())
-    if not isinstance(chunk, Chunk):
-        return refuse(chunk)
+def _at_tail(chunk: Chunk) -> Response:
+    """Answer `offset=now`: the tail moves, so it is neither cached nor validated (PROTOCOL 8)."""
     headers = position_headers(chunk.info, chunk.end)
-    if isinstance(position, Now):
-        # The tail moves: neither cached nor validated (PROTOCOL 8, `now`).
-        _mark_end(headers, chunk)
-        headers.append((b"cache-control", b"no-store"))
-        return Response(200, headers, render(chunk.buffers, chunk.info.config.media_type))
-    return await _data(context, chunk, headers, request)
+    _mark_end(headers, chunk)
+    headers.append((b"cache-control", b"no-store"))
+    return Response(200, headers, render(chunk.buffers, chunk.info.config.media_type))
 
 
 async def _data(context: Context, chunk: Chunk, headers: Headers, request: Request) -> Response:
@@ -86,14 +97,14 @@ async def _data(context: Context, chunk: Chunk, headers: Headers, request: Reque
     headers.append((b"etag", etag.encode()))
     # An empty answer at the tail is the one thing about a stream that changes.
     headers.append((b"cache-control", context.cache_control if chunk.buffers else b"no-cache"))
-    if_none_match = request.header(b"if-none-match")
+    if_none_match = request.head.header(b"if-none-match")
     if if_none_match is not None and matches(if_none_match, etag):
         return Response(304, [item for item in headers if item[0] != b"content-type"])
     body = render(chunk.buffers, chunk.info.config.media_type)
     response = Response(200, headers, body)
     if context.settings.compression and response.length >= MIN_BYTES:
         headers.append((b"vary", b"accept-encoding"))
-        accepted = request.header(b"accept-encoding")
+        accepted = request.head.header(b"accept-encoding")
         coding = negotiate(accepted) if accepted is not None else None
         if coding is not None:
             headers.append((b"content-encoding", coding.encode()))

@@ -49,7 +49,8 @@ class ByteLog:
         if start < end:
             # The open block still grows, and a view would pin it: copy.
             base = self.end - len(self._open)
-            buffers.append(bytes(self._open[start - base : end - base]))
+            with memoryview(self._open) as view:
+                buffers.append(bytes(view[start - base : end - base]))
         return buffers
 
     def byte_before(self, position: int) -> int | None:

@@ -32,8 +32,6 @@ from headwater.protocol.offsets import (
     Lineage,
     Now,
     Offset,
-    StaleIncarnation,
-    UnknownPosition,
 )
 from headwater.protocol.producers import ProducerClaim, ProducerState, Repeated
 from headwater.protocol.refusals import (
@@ -62,10 +60,12 @@ class _Stream:
     """One incarnation of a stream."""
 
     __slots__ = (
+        "_info",
         "closed",
         "closed_by",
         "config",
         "deleted",
+        "expires",
         "forks",
         "last_access",
         "last_seq",
@@ -88,10 +88,12 @@ class _Stream:
         self.path = path
         self.config = config
         self.media_type = config.media_type
+        self.expires = bool(config.expiry)
         self.lineage = lineage
         self.log = ByteLog(start)
         self.source = source
         self.forks = 0
+        self._info: StreamInfo | None = None
         self.deleted = False
         self.closed = False
         self.closed_by: ProducerClaim | None = None
@@ -104,7 +106,21 @@ class _Stream:
         return self.lineage.name(self.log.end)
 
     def info(self) -> StreamInfo:
-        return StreamInfo(self.path, self.config, self.lineage.own, self.tail, self.closed)
+        """Describe the stream; kept until it changes, since reads ask for it again and again."""
+        info = self._info
+        if info is None:
+            info = self._info = StreamInfo(
+                self.path, self.config, self.lineage.own, self.tail, self.closed
+            )
+        return info
+
+    def extend(self, data: bytes, *, close: bool) -> None:
+        """Append bytes, close, or both."""
+        if data:
+            self.log.append(data)
+        if close:
+            self.closed = True
+        self._info = None
 
     def slice(self, start: int, end: int) -> list[Buffer]:
         """Give the bytes of a range, through the chain of sources where they are inherited."""
@@ -176,9 +192,8 @@ class MemoryStore(Store):
         if source is not None:
             source.forks += 1
             source.last_access = now
-        stream.log.append(data)
+        stream.extend(data, close=request.close)
         self.bytes += len(data)
-        stream.closed = request.close
         stream.last_access = now
         self._streams[path] = stream
         self._schedule(stream, expiry)
@@ -216,15 +231,13 @@ class MemoryStore(Store):
             if self.bytes + len(data) > self.limit:
                 return self._full()
             stream.last_access = now
-            if data:
-                stream.log.append(data)
-                self.bytes += len(data)
+            stream.extend(data, close=request.close)
+            self.bytes += len(data)
             if plan.producer is not None and request.producer is not None:
                 stream.producers[request.producer.producer_id] = plan.producer
             if request.seq is not None:
                 stream.last_seq = request.seq
             if request.close:
-                stream.closed = True
                 stream.closed_by = request.producer
             self._watchers.wake(path)
             return Appended(stream.tail, stream.closed, plan.producer)
@@ -248,20 +261,24 @@ class MemoryStore(Store):
             begin = end
         else:
             located = stream.lineage.locate(start)
-            if isinstance(located, StaleIncarnation | UnknownPosition):
+            if not isinstance(located, int):
                 return located
             begin = located
             if begin > end:
                 return OffsetBeyondTail(start, stream.tail)
-            if not is_boundary(stream.byte_before(begin), stream.media_type):
+            if 0 < begin < end and not is_boundary(stream.byte_before(begin), stream.media_type):
                 return OffsetInsideMessage(start)
         stream.last_access = now
-        buffers: list[Buffer] = []
-        if begin < end:
-            if end - begin > limit:
-                end = self._cut(stream, begin, limit)
+        info = stream.info()
+        name = stream.lineage.name
+        if begin == end:
+            return Chunk(info, info.tail, info.tail, (), up_to_date=True)
+        if end - begin <= limit:
             buffers = stream.slice(begin, end)
-        return Chunk(stream.info(), stream.lineage.name(begin), stream.lineage.name(end), buffers)
+            return Chunk(info, name(begin), info.tail, buffers, up_to_date=True)
+        cut_at = self._cut(stream, begin, limit)
+        buffers = stream.slice(begin, cut_at)
+        return Chunk(info, name(begin), name(cut_at), buffers, up_to_date=cut_at == end)
 
     @staticmethod
     def _cut(stream: _Stream, begin: int, limit: int) -> int:
@@ -313,8 +330,8 @@ class MemoryStore(Store):
             if not self._open:
                 raise StoreNotOpen
             return None
-        expiry = stream.config.expiry
-        if expiry and not stream.deleted:
+        if stream.expires and not stream.deleted:
+            expiry = stream.config.expiry
             if expiry.ttl is not None and path in self._watchers:
                 stream.last_access = max(stream.last_access, now)
             deadline = expiry.deadline(stream.last_access)

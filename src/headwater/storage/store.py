@@ -63,16 +63,13 @@ class Chunk(Struct, frozen=True):
     start: Offset
     end: Offset
     buffers: Sequence[Buffer]
-
-    @property
-    def up_to_date(self) -> bool:
-        """Nothing lay behind `end` when the chunk was read."""
-        return self.end == self.info.tail
+    up_to_date: bool
+    """Nothing lay behind `end` when the chunk was read."""
 
     @property
     def at_end(self) -> bool:
         """Nothing will ever lie behind `end`."""
-        return self.info.closed and self.end == self.info.tail
+        return self.up_to_date and self.info.closed
 
 
 class Store(ABC):
@@ -117,7 +114,10 @@ class Store(ABC):
 
     @abstractmethod
     async def head(self, path: str, now: float) -> StreamInfo | Missing:
-        """Look at a stream without counting as an access."""
+        """Look at a stream without counting as an access.
+
+        While a stream is in memory and has not changed, it is described by the same object.
+        """
 
     @abstractmethod
     async def delete(self, path: str, now: float) -> Missing | None:

@@ -1,0 +1,235 @@
+"""The operations on a stream, without I/O: the request to send, and what its answer means.
+
+A `Call` holds both. Whoever runs one sends the request as often as `repeatable` allows and hands
+the answer to `interpret`, which gives a value or raises a typed error.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from headwater.client.failures import failure, unexpected
+from headwater.client.messages import Answer, Request, path_of, with_query
+from headwater.client.values import Appended, Chunk, Created, StreamInfo
+from headwater.protocol import headers as names
+from headwater.protocol.content_types import is_json, media_type
+from headwater.protocol.headers import is_true
+from headwater.protocol.producers import ProducerClaim
+
+T = TypeVar("T")
+
+START: Final = "-1"
+NOW: Final = "now"
+
+_VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+class Call(Struct, Generic[T], frozen=True):
+    """A request, and the reading of its answer."""
+
+    request: Request
+    interpret: Callable[[Answer], T]
+
+
+def create(
+    url: str,
+    body: bytes = b"",
+    *,
+    content_type: str,
+    ttl: int | None = None,
+    expires_at: str | None = None,
+    closed: bool = False,
+) -> Call[Created]:
+    """Create a stream, or make sure that it exists (PROTOCOL 5.1)."""
+    headers = {"Content-Type": content_type, **_expiry_headers(ttl, expires_at)}
+    if closed:
+        headers[names.STREAM_CLOSED] = "true"
+    return Call(Request("PUT", url, headers, body), _created)
+
+
+def fork(
+    source_url: str,
+    url: str,
+    *,
+    offset: str | None = None,
+    sub_offset: int = 0,
+    ttl: int | None = None,
+    expires_at: str | None = None,
+) -> Call[Created]:
+    """Create a stream that shares another's data up to an offset (PROTOCOL 4.2)."""
+    headers = {names.STREAM_FORKED_FROM: path_of(source_url), **_expiry_headers(ttl, expires_at)}
+    if offset is not None:
+        headers[names.STREAM_FORK_OFFSET] = offset
+    if sub_offset:
+        headers[names.STREAM_FORK_SUB_OFFSET] = str(sub_offset)
+    return Call(Request("PUT", url, headers), _created)
+
+
+def append(
+    url: str,
+    body: bytes,
+    *,
+    content_type: str,
+    seq: str | None = None,
+    producer: ProducerClaim | None = None,
+    close: bool = False,
+) -> Call[Appended]:
+    """Append, or append and close in one step (PROTOCOL 5.2)."""
+    headers = {"Content-Type": content_type}
+    if seq is not None:
+        headers[names.STREAM_SEQ] = seq
+    if producer is not None:
+        headers[names.PRODUCER_ID] = producer.producer_id
+        headers[names.PRODUCER_EPOCH] = str(producer.epoch)
+        headers[names.PRODUCER_SEQ] = str(producer.seq)
+    if close:
+        headers[names.STREAM_CLOSED] = "true"
+    # Without producer headers the server can't tell a second attempt from a second append.
+    return Call(Request("POST", url, headers, body, repeatable=producer is not None), _appended)
+
+
+def close(url: str) -> Call[Appended]:
+    """Close without data, which may be repeated (PROTOCOL 5.3)."""
+    return Call(Request("POST", url, {names.STREAM_CLOSED: "true"}), _appended)
+
+
+def head(url: str) -> Call[StreamInfo]:
+    """Ask for a stream's metadata (PROTOCOL 5.5)."""
+    return Call(Request("HEAD", url), _info)
+
+
+def delete(url: str) -> Call[None]:
+    """Delete a stream (PROTOCOL 5.4)."""
+    return Call(Request("DELETE", url), _deleted)
+
+
+def read(url: str, offset: str) -> Call[Chunk]:
+    """Read what there is from an offset, up to the server's chunk size (PROTOCOL 5.6)."""
+    return Call(
+        Request("GET", with_query(url, ("offset", offset))),
+        lambda answer: read_chunk(answer, offset),
+    )
+
+
+def live_request(
+    url: str, offset: str, mode: Literal["sse", "long-poll"], cursor: str | None
+) -> Request:
+    """Ask for what comes behind an offset, as it comes (PROTOCOL 5.7, 5.8)."""
+    parameters = [("live", mode), ("offset", offset)]
+    if cursor is not None:
+        parameters.append(("cursor", cursor))
+    headers = {"Accept": "text/event-stream"} if mode == "sse" else {}
+    return Request("GET", with_query(url, *parameters), headers, live=True)
+
+
+def join_messages(messages: Iterable[bytes], content_type: str) -> bytes:
+    """Put messages into one body so that each stays one message of its own.
+
+    A JSON array around them is flattened by exactly one level (PROTOCOL 9.1.2): messages that are
+    arrays themselves are kept. Other content types have no messages, only bytes.
+    """
+    if is_json(media_type(content_type) or ""):
+        return b"[" + b",".join(messages) + b"]"
+    return b"".join(messages)
+
+
+def check_json(text: bytes) -> str | None:
+    """Say what is wrong with a JSON text, or None where it is one."""
+    try:
+        text.decode("utf-8")
+        _VALUE.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return str(error)
+    except RecursionError:
+        return "it is nested too deeply"
+    return None
+
+
+def read_chunk(answer: Answer, offset: str) -> Chunk:
+    """Read the answer to a catch-up or long-poll read from an offset."""
+    if answer.status != 200:
+        raise failure(answer)
+    closed = is_set(answer, names.STREAM_CLOSED)
+    chunk = Chunk(
+        answer.body,
+        next_offset(answer),
+        closed or is_set(answer, names.STREAM_UP_TO_DATE),
+        closed,
+        content_type_of(answer),
+    )
+    if chunk.next_offset == offset and not chunk.up_to_date:
+        # Asking again would get the same answer, for ever.
+        raise unexpected(answer, "neither data nor the end of the stream")
+    return chunk
+
+
+def next_offset(answer: Answer) -> str:
+    """Take the offset that every success carries."""
+    offset = answer.headers.get(names.STREAM_NEXT_OFFSET.lower())
+    if offset is None:
+        raise unexpected(answer, f"no {names.STREAM_NEXT_OFFSET}")
+    return offset
+
+
+def is_set(answer: Answer, name: str) -> bool:
+    """Tell whether an answer has a presence header."""
+    return is_true(answer.headers.get(name.lower()))
+
+
+def content_type_of(answer: Answer) -> str:
+    """Take the content type as the server wrote it."""
+    return answer.headers.get("content-type", "")
+
+
+def _expiry_headers(ttl: int | None, expires_at: str | None) -> dict[str, str]:
+    headers = {}
+    if ttl is not None:
+        headers[names.STREAM_TTL] = str(ttl)
+    if expires_at is not None:
+        headers[names.STREAM_EXPIRES_AT] = expires_at
+    return headers
+
+
+def _created(answer: Answer) -> Created:
+    if answer.status not in {200, 201}:
+        raise failure(answer)
+    return Created(
+        answer.url,
+        answer.status == 201,
+        content_type_of(answer),
+        next_offset(answer),
+        is_set(answer, names.STREAM_CLOSED),
+    )
+
+
+def _appended(answer: Answer) -> Appended:
+    if answer.status not in {200, 204}:
+        raise failure(answer)
+    # PROTOCOL 5.2.1: with producer headers, 204 tells a duplicate from new data.
+    duplicate = answer.status == 204 and names.PRODUCER_SEQ.lower() in answer.headers
+    return Appended(next_offset(answer), is_set(answer, names.STREAM_CLOSED), duplicate)
+
+
+def _info(answer: Answer) -> StreamInfo:
+    if answer.status != 200:
+        raise failure(answer)
+    ttl = answer.headers.get(names.STREAM_TTL.lower(), "")
+    return StreamInfo(
+        answer.url,
+        content_type_of(answer),
+        next_offset(answer),
+        is_set(answer, names.STREAM_CLOSED),
+        int(ttl) if ttl.isascii() and ttl.isdigit() else None,
+        answer.headers.get(names.STREAM_EXPIRES_AT.lower()),
+        answer.headers.get(names.STREAM_INCARNATION.lower()),
+    )
+
+
+def _deleted(answer: Answer) -> None:
+    # A second attempt finds nothing where the first one succeeded without its answer arriving.
+    if answer.status == 404 and answer.attempt:
+        return
+    if not 200 <= answer.status < 300:
+        raise failure(answer)

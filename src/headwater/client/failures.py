@@ -1,0 +1,166 @@
+"""From an answer to a typed error: the code that the server gives decides, then headers and status.
+
+Servers that give no code (RFC 9457 is our own addition to the protocol) are read by the protocol's
+headers and status codes alone.
+"""
+
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from headwater.client.messages import Answer
+from headwater.errors import (
+    BodyTooLarge,
+    ContentTypeMismatch,
+    OffsetGone,
+    Overloaded,
+    ProducerFenced,
+    ProducerGap,
+    RequestRefused,
+    ServerFailed,
+    StreamClosed,
+    StreamExists,
+    StreamGone,
+    StreamNotFound,
+    StreamSeqRegression,
+    UnexpectedAnswer,
+)
+from headwater.protocol import headers as names
+from headwater.protocol.headers import is_true
+
+_BY_CODE: Final[dict[str, type[RequestRefused]]] = {
+    "stream-not-found": StreamNotFound,
+    "fork-source-not-found": StreamNotFound,
+    "stream-gone": StreamGone,
+    "fork-source-gone": StreamGone,
+    "offset-gone": OffsetGone,
+    "config-mismatch": StreamExists,
+    "path-blocked": StreamExists,
+    "stream-closed": StreamClosed,
+    "content-type-mismatch": ContentTypeMismatch,
+    "stream-seq-regression": StreamSeqRegression,
+    "producer-fenced": ProducerFenced,
+    "producer-sequence-gap": ProducerGap,
+    "body-too-large": BodyTooLarge,
+}
+
+_CODES: Final = {kind: code for code, kind in reversed(_BY_CODE.items())}
+"""The code of a cause that only headers and status told: the first one that stands for it."""
+
+_BY_STATUS: Final[dict[int, type[RequestRefused]]] = {
+    404: StreamNotFound,
+    410: StreamGone,
+    413: BodyTooLarge,
+    429: Overloaded,
+    503: Overloaded,
+}
+
+_ADVICE: Final[dict[type[RequestRefused], str]] = {
+    StreamNotFound: "There is no stream at {url}: create it, or check the path.",
+    StreamGone: "The stream at {url} was deleted; only its forks can still be read.",
+    StreamExists: "A stream with another configuration is at {url}: use it, or another path.",
+    StreamClosed: "The stream at {url} is closed and takes no more appends; create another one.",
+    ProducerFenced: "A newer session of this producer writes to {url}: stop, or use a new epoch.",
+    ProducerGap: "The producer skipped a sequence number at {url}: send the one it expects.",
+    BodyTooLarge: "The body is over the limit of {url}: send it in smaller appends.",
+    Overloaded: "The server of {url} is at its limit: try again later.",
+    ServerFailed: "The server of {url} failed with status {status}: its log says more.",
+    RequestRefused: "The server refused {method} {url} with status {status}.",
+}
+
+
+class Problem(Struct, frozen=True):
+    """What we read of a problem document."""
+
+    code: str = ""
+    detail: str = ""
+
+
+_PROBLEM: Final = msgspec.json.Decoder(Problem)
+
+
+def failure(answer: Answer) -> RequestRefused | UnexpectedAnswer:
+    """Find the error that an answer other than success stands for."""
+    if answer.status < 400:
+        return unexpected(answer, f"status {answer.status}")
+    problem = _read_problem(answer)
+    kind = _kind(answer, problem.code)
+    message = problem.detail or _ADVICE.get(kind, _ADVICE[RequestRefused]).format(
+        url=answer.url, status=answer.status, method=answer.method
+    )
+    code = problem.code or _CODES.get(kind, f"http-{answer.status}")
+    error = kind(message, url=answer.url, status=answer.status, code=code)
+    _attach(error, answer)
+    return error
+
+
+def unexpected(answer: Answer, what: str) -> UnexpectedAnswer:
+    """Make the error of an answer that the protocol does not know."""
+    return UnexpectedAnswer(
+        f"{answer.method} {answer.url} was answered with {what}: is this the URL of a stream?",
+        url=answer.url,
+        status=answer.status,
+        code="unexpected-answer",
+    )
+
+
+def _read_problem(answer: Answer) -> Problem:
+    if "json" not in answer.headers.get("content-type", ""):
+        return Problem()
+    try:
+        return _PROBLEM.decode(answer.body)
+    except msgspec.DecodeError:
+        return Problem()
+
+
+def _kind(answer: Answer, code: str) -> type[RequestRefused]:
+    status, headers = answer.status, answer.headers
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    if code and status == 404:
+        return RequestRefused  # something other than a stream is missing
+    if status == 409:
+        if is_true(headers.get(names.STREAM_CLOSED.lower())):
+            return StreamClosed
+        if names.PRODUCER_EXPECTED_SEQ.lower() in headers:
+            return ProducerGap
+        return StreamExists if answer.method == "PUT" else RequestRefused
+    if status == 403 and names.PRODUCER_EPOCH.lower() in headers:
+        return ProducerFenced
+    return _BY_STATUS.get(status, ServerFailed if status >= 500 else RequestRefused)
+
+
+def _attach(error: RequestRefused, answer: Answer) -> None:
+    """Take over what the protocol tells beside the status."""
+    headers = answer.headers
+    if isinstance(error, StreamClosed):
+        error.next_offset = headers.get(names.STREAM_NEXT_OFFSET.lower())
+    elif isinstance(error, ProducerFenced):
+        error.current_epoch = _integer(headers.get(names.PRODUCER_EPOCH.lower()))
+    elif isinstance(error, ProducerGap):
+        error.expected = _integer(headers.get(names.PRODUCER_EXPECTED_SEQ.lower()))
+        error.received = _integer(headers.get(names.PRODUCER_RECEIVED_SEQ.lower()))
+    elif isinstance(error, Overloaded):
+        error.retry_after = _retry_after(headers.get("retry-after"), headers.get("date"))
+
+
+def _retry_after(value: str | None, date: str | None) -> float | None:
+    """Read seconds or a date, which the server's own clock turns into seconds."""
+    if value is None:
+        return None
+    seconds = _integer(value.strip())
+    if seconds is not None:
+        return float(seconds)
+    try:
+        until, now = parsedate_to_datetime(value), parsedate_to_datetime(date or "")
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _integer(text: str | None) -> int | None:
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 16:
+        return None
+    return int(text)

@@ -1,0 +1,40 @@
+"""One server for the client's tests, and a stream of its own for each."""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from headwater.client import Client, Stream
+from tests.support.proxy import Proxy
+from tests.support.server import ServerProcess
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess("--sse-duration", "0.3", "--long-poll-timeout", "0.3") as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def path() -> str:
+    return f"test/{uuid.uuid4()}"
+
+
+@pytest.fixture
+def stream(client: Client, path: str) -> Stream:
+    opened = client.stream(path)
+    opened.create()
+    return opened
+
+
+@pytest.fixture
+def proxy(server: ServerProcess) -> Iterator[Proxy]:
+    with Proxy(server.url) as between:
+        yield between

@@ -1,0 +1,201 @@
+"""A follower sees each message once and in order, whatever happens to its connections."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from headwater import errors
+from headwater.client import Client, Retry, Stream
+from headwater.client.following import Live
+from tests.support.proxy import Proxy
+from tests.support.server import ServerProcess
+
+PATIENT = Retry(attempts=200, first_delay=0.01, max_delay=0.05)
+
+
+@contextmanager
+def writing(stream: Stream, count: int, pause: float = 0.0) -> Iterator[None]:
+    """Append numbers from another thread, then close the stream."""
+
+    def write() -> None:
+        for number in range(count):
+            stream.append(str(number))
+            time.sleep(pause)
+        stream.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def numbers(stream: Stream, live: Live, offset: str = "-1") -> list[int]:
+    return [
+        int(message) for chunk in stream.follow(offset, live=live) for message in chunk.messages()
+    ]
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll", "auto"])
+def test_following_ends_with_the_stream_and_misses_nothing(stream: Stream, live: Live) -> None:
+    # Connections are ended by the server every 0.3 seconds: this goes through several.
+    with writing(stream, 300, pause=0.004):
+        assert numbers(stream, live) == list(range(300))
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_cut_connections_lose_and_double_nothing(
+    client: Client, proxy: Proxy, stream: Stream, path: str, live: Live
+) -> None:
+    seen: list[int] = []
+    with Client(proxy.url, retry=PATIENT) as through, writing(stream, 500, pause=0.002):
+        for chunk in through.stream(path).follow(live=live):
+            seen += map(int, chunk.messages())
+            if len(seen) % 3 == 0:
+                proxy.cut()
+    assert seen == list(range(500))
+    assert proxy.connections > 10
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_answers_cut_at_any_byte_lose_and_double_nothing(
+    proxy: Proxy, stream: Stream, path: str, live: Live
+) -> None:
+    # More than one whole answer may need, and far less than all of them: each connection breaks
+    # somewhere else, between data and control events too.
+    proxy.answer_bytes = 4001
+    with Client(proxy.url, retry=PATIENT) as through, writing(stream, 400, pause=0.002):
+        assert numbers(through.stream(path), live) == list(range(400))
+    assert proxy.connections > 3
+
+
+def test_following_from_now_begins_behind_what_is_there(stream: Stream) -> None:
+    stream.append_many(["-2", "-1"])
+    chunks = stream.follow("now")
+    first = next(chunks)
+    assert first.empty
+    assert first.up_to_date
+    with writing(stream, 20, pause=0.01):
+        rest = [int(message) for chunk in chunks for message in chunk.messages()]
+    assert rest == list(range(20))
+
+
+def test_following_from_an_offset_resumes_behind_it(stream: Stream) -> None:
+    stream.append("0")
+    offset = stream.append("1").next_offset
+    stream.append("2")
+    stream.close()
+    assert numbers(stream, "auto", offset) == [2]
+
+
+def test_the_end_is_told_once_with_an_empty_chunk(stream: Stream) -> None:
+    stream.append("1")
+    chunks = stream.follow()
+    assert next(chunks).up_to_date
+    threading.Timer(0.7, stream.close).start()
+    # Two SSE connections end meanwhile; neither has news.
+    (end,) = chunks
+    assert end.closed
+    assert end.empty
+
+
+@pytest.mark.parametrize("content_type", ["application/octet-stream", "text/plain"])
+def test_bytes_come_through_exactly(client: Client, path: str, content_type: str) -> None:
+    stream = client.stream(path)
+    stream.create(content_type=content_type)
+    parts = [b"line\r\n", b"\r", b"\xc3", b"\xa4 \n\n", b" leading", b"data: x\n\n"]
+    if content_type == "application/octet-stream":
+        parts += [os.urandom(100_000), bytes(range(256))]
+
+    def write() -> None:
+        for part in parts:
+            stream.append(part)
+            time.sleep(0.05)
+        stream.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    received = b"".join(chunk.data for chunk in stream.follow())
+    thread.join()
+    assert received == b"".join(parts)
+
+
+def test_a_large_backlog_is_caught_up_before_going_live(client: Client, path: str) -> None:
+    stream = client.stream(path)
+    stream.create()
+    text = "x" * 1000
+    for start in range(0, 4000, 1000):
+        stream.append_many([f'[{n},"{text}"]' for n in range(start, start + 1000)])
+    with writing(stream, 5):
+        chunks = list(stream.follow())
+    assert len(chunks) > 4
+    assert sum(len(chunk.messages()) for chunk in chunks) == 4005
+
+
+def test_closing_the_client_ends_a_follower_in_another_thread(
+    server: ServerProcess, stream: Stream, path: str
+) -> None:
+    client = Client(server.url)
+    threading.Timer(0.2, client.close).start()
+    started = time.monotonic()
+    assert [chunk.empty for chunk in client.stream(path).follow()] == [True]
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_a_follower_of_a_stream_that_is_deleted_is_told(stream: Stream, live: Live) -> None:
+    chunks = stream.follow(live=live)
+    next(chunks)
+    stream.delete()
+    with pytest.raises(errors.StreamNotFound):
+        next(chunks)
+
+
+def test_a_follower_of_a_stream_that_was_replaced_is_told(stream: Stream) -> None:
+    stream.append("1")
+    chunks = stream.follow()
+    next(chunks)
+    stream.delete()
+    stream.create()
+    stream.append_many(["1", "2", "3"])
+    with pytest.raises(errors.OffsetGone):
+        next(chunks)
+
+
+def test_a_server_that_stays_away_is_given_up(proxy: Proxy, stream: Stream, path: str) -> None:
+    retry = Retry(attempts=3, first_delay=0.01)
+    with Client(proxy.url, retry=retry) as through:
+        chunks = through.stream(path).follow()
+        next(chunks)
+        proxy.down = True
+        proxy.cut()
+        with pytest.raises((errors.ConnectionLost, errors.Unreachable)):
+            next(chunks)
+
+
+def test_a_server_that_is_killed_is_unreachable(path: str) -> None:
+    with (
+        ServerProcess() as server,
+        Client(server.url, retry=Retry(attempts=3, first_delay=0.01)) as client,
+    ):
+        client.stream(path).create()
+        chunks = client.stream(path).follow()
+        next(chunks)
+        threading.Timer(0.2, server.kill).start()
+        with pytest.raises(errors.Unreachable):
+            next(chunks)
+
+
+def test_leaving_a_follower_early_closes_its_connection(proxy: Proxy, path: str) -> None:
+    with Client(proxy.url) as through:
+        stream = through.stream(path)
+        stream.create("1")
+        for _ in range(3):
+            for _chunk in stream.follow():
+                break
+        assert stream.head().next_offset

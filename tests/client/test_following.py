@@ -1,0 +1,165 @@
+"""A reader moves only behind what has arrived whole."""
+
+import pytest
+
+from headwater.client.following import Reader, join_payloads
+from headwater.client.messages import Answer
+from headwater.client.values import Chunk
+from headwater.errors import OffsetGone, StreamNotFound, UnexpectedAnswer
+
+URL = "http://host/v1/stream/x"
+
+
+def caught_up(content_type: str = "application/json", body: bytes = b"[]") -> Reader:
+    reader = Reader(URL, "-1")
+    reader.call().interpret(
+        answer({"stream-up-to-date": "true", "content-type": content_type}, body)
+    )
+    return reader
+
+
+def answer(headers: dict[str, str], body: bytes = b"", status: int = 200) -> Answer:
+    known = {"stream-next-offset": "1_0", "stream-incarnation": "1"}
+    return Answer(URL, "GET", status, known | headers, body)
+
+
+def events(**headers: str) -> Answer:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return answer({"content-type": "text/event-stream"} | names)
+
+
+def test_it_reads_plainly_until_it_is_up_to_date_and_then_live() -> None:
+    reader = Reader(URL, "-1")
+    json = {"content-type": "application/json"}
+    first = reader.call()
+    assert first.request.url == f"{URL}?offset=-1"
+    first.interpret(answer(json | {"stream-next-offset": "1_5"}, b"[1]"))
+    second = reader.call()
+    assert second.request.url == f"{URL}?offset=1_5"
+    assert not reader.streams
+    second.interpret(
+        answer(json | {"stream-next-offset": "1_9", "stream-up-to-date": "true"}, b"[2]")
+    )
+    assert reader.streams
+    assert reader.events_request().url == f"{URL}?live=sse&offset=1_9"
+
+
+def test_data_without_its_control_event_does_not_move_it() -> None:
+    reader = caught_up()
+    connection = reader.open_events(events())
+    assert connection.feed(b"event: data\ndata: [1]\n\n") == []
+    assert reader.offset == "1_0"
+    # The connection breaks; the next one sends the same data again, and now its offset too.
+    again = reader.open_events(events())
+    assert again.feed(
+        b'event: data\ndata: [1]\n\nevent: control\ndata: {"streamNextOffset":"1_3"}\n\n'
+    ) == [Chunk(b"[1]", "1_3", False, False, "application/json")]
+    assert reader.offset == "1_3"
+
+
+def test_several_data_events_before_one_control_event_are_one_chunk() -> None:
+    reader = caught_up()
+    body = b"".join(b"event: data\ndata: [%d]\n\n" % n for n in range(3))
+    (chunk,) = reader.open_events(events()).feed(
+        body + b'event: control\ndata: {"streamNextOffset":"1_9","upToDate":true}\n\n'
+    )
+    assert chunk.messages() == [b"0", b"1", b"2"]
+
+
+def test_binary_data_is_decoded_across_lines() -> None:
+    reader = caught_up("application/octet-stream", b"")
+    connection = reader.open_events(events(stream_sse_data_encoding="base64"))
+    (chunk,) = connection.feed(
+        b"event: data\ndata: AQIDBAUG\ndata: BwgJCg==\n\n"
+        b'event: control\ndata: {"streamNextOffset":"1_9"}\n\n'
+    )
+    assert chunk.data == bytes(range(1, 11))
+
+
+def test_the_cursor_is_echoed_and_survives_events_without_one() -> None:
+    reader = caught_up()
+    connection = reader.open_events(events())
+    connection.feed(b'event: control\ndata: {"streamNextOffset":"1_0","streamCursor":"77"}\n\n')
+    connection.feed(b'event: control\ndata: {"streamNextOffset":"1_0"}\n\n')
+    assert reader.events_request().url == f"{URL}?cursor=77&live=sse&offset=1_0"
+
+
+def test_news_are_told_once() -> None:
+    reader = caught_up()
+    connection = reader.open_events(events())
+    same = b'event: control\ndata: {"streamNextOffset":"1_0","upToDate":true}\n\n'
+    assert connection.feed(same) == []
+    assert connection.told
+    (end,) = connection.feed(
+        b'event: control\ndata: {"streamNextOffset":"1_0","streamClosed":true}\n\n'
+    )
+    assert end.closed
+    assert end.up_to_date
+    assert end.empty
+    assert reader.closed
+
+
+def test_text_is_polled_for_because_events_cannot_carry_it_exactly() -> None:
+    assert caught_up("text/plain", b"").mode == "long-poll"
+    assert caught_up("application/json").mode == "sse"
+    assert caught_up("application/octet-stream", b"").mode == "sse"
+    assert Reader(URL, "-1", "sse").mode == "sse"
+    assert Reader(URL, "-1", "long-poll").mode == "long-poll"
+
+
+def test_a_long_poll_that_timed_out_tells_nothing_but_moves_the_cursor() -> None:
+    reader = caught_up("text/plain", b"")
+    assert (
+        reader.call().interpret(
+            answer({"stream-cursor": "5", "stream-up-to-date": "true"}, status=204)
+        )
+        is None
+    )
+    assert reader.call().request.url == f"{URL}?cursor=5&live=long-poll&offset=1_0"
+    end = reader.call().interpret(answer({"stream-closed": "true"}, status=204))
+    assert end is not None
+    assert end.closed
+
+
+def test_another_incarnation_of_the_stream_is_an_error() -> None:
+    reader = caught_up()
+    with pytest.raises(OffsetGone, match="created again") as caught:
+        reader.open_events(events(stream_incarnation="2"))
+    assert caught.value.code == "stream-replaced"
+
+
+def test_answers_that_do_not_follow_the_protocol_are_told() -> None:
+    reader = caught_up()
+    with pytest.raises(UnexpectedAnswer, match="text/html"):
+        reader.open_events(answer({"content-type": "text/html"}))
+    with pytest.raises(StreamNotFound):
+        reader.open_events(answer({}, status=404))
+    connection = reader.open_events(events())
+    with pytest.raises(UnexpectedAnswer, match="control event"):
+        connection.feed(b"event: control\ndata: nonsense\n\n")
+    binary = caught_up("application/octet-stream", b"")
+    with pytest.raises(UnexpectedAnswer, match="base64"):
+        binary.open_events(events(stream_sse_data_encoding="base64")).feed(
+            b"event: data\ndata: ?\n\n"
+        )
+
+
+def test_an_answer_without_progress_is_not_asked_for_again_and_again() -> None:
+    reader = Reader(URL, "1_0")
+    with pytest.raises(UnexpectedAnswer, match="neither data nor the end"):
+        reader.call().interpret(answer({"content-type": "application/json"}, b"[]"))
+
+
+@pytest.mark.parametrize(
+    ("payloads", "content_type", "joined"),
+    [
+        ([], "application/json", b"[]"),
+        ([b"[1]", b"[]", b" [2,3] "], "application/json", b"[1,2,3]"),
+        ([], "text/plain", b""),
+        ([b"a", b"b"], "text/plain", b"ab"),
+    ],
+)
+def test_payloads_are_joined_as_their_type_wants(
+    payloads: list[bytes], content_type: str, joined: bytes
+) -> None:
+    assert join_payloads(payloads, content_type) == joined

@@ -1,0 +1,193 @@
+"""Connections: kept, lost, refused, and given up."""
+
+import socket
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from headwater import errors
+from headwater.client import NO_RETRY, Client, ProducerClaim, Retry, Stream
+from tests.support.proxy import Proxy
+from tests.support.server import ServerProcess
+
+QUICK = Retry(attempts=5, first_delay=0.01, max_delay=0.05)
+
+
+def messages(stream: Stream) -> list[bytes]:
+    return [message for chunk in stream.read() for message in chunk.messages()]
+
+
+def test_requests_share_one_connection(proxy: Proxy, path: str) -> None:
+    with Client(proxy.url) as client:
+        stream = client.stream(path)
+        stream.create()
+        for number in range(10):
+            stream.append(str(number))
+        stream.head()
+        assert len(messages(stream)) == 10
+        with pytest.raises(errors.RequestRefused):
+            stream.append("{")
+        stream.delete()
+    assert proxy.connections == 1
+
+
+def test_a_connection_that_the_server_has_closed_is_not_used_again(path: str) -> None:
+    with (
+        ServerProcess("--idle-timeout", "0.1") as server,
+        Client(server.url, retry=NO_RETRY) as client,
+    ):
+        stream = client.stream(path)
+        stream.create()
+        time.sleep(1.5)
+        # A plain append is never sent twice: it works only over a new connection.
+        stream.append("1")
+
+
+def test_where_nothing_listens_the_error_says_so() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as unused:
+        port = unused.getsockname()[1]
+    with (
+        Client(f"http://127.0.0.1:{port}", retry=QUICK) as client,
+        pytest.raises(errors.Unreachable, match="Start the server") as caught,
+    ):
+        client.stream("x").head()
+    assert caught.value.status is None
+    assert caught.value.code == "unreachable"
+
+
+def test_reads_are_repeated_over_lost_connections(proxy: Proxy, stream: Stream, path: str) -> None:
+    stream.append("1")
+    pauses: list[float] = []
+    with Client(
+        proxy.url, retry=QUICK, on_retry=lambda _error, delay: pauses.append(delay)
+    ) as client:
+        proxy.lose_answers(3)
+        assert messages(client.stream(path)) == [b"1"]
+    assert len(pauses) == 3
+
+
+def test_half_an_answer_is_none(proxy: Proxy, stream: Stream, path: str) -> None:
+    stream.append_many([f'"{number:0100}"' for number in range(1000)])
+    proxy.answer_bytes = 5000
+    with Client(proxy.url, retry=QUICK) as client:
+        with pytest.raises(errors.ConnectionLost):
+            messages(client.stream(path))
+        proxy.answer_bytes = None
+        assert len(messages(client.stream(path))) == 1000
+
+
+def test_a_plain_append_is_never_repeated(proxy: Proxy, stream: Stream, path: str) -> None:
+    with Client(proxy.url, retry=QUICK) as client:
+        through = client.stream(path)
+        through.head()
+        proxy.lose_answers(1)
+        with pytest.raises(errors.ConnectionLost, match="may or may not"):
+            through.append("1")
+    assert messages(stream) == [b"1"]
+
+
+def test_a_producers_append_is_repeated_and_stays_one(
+    proxy: Proxy, stream: Stream, path: str
+) -> None:
+    with Client(proxy.url, retry=QUICK) as client:
+        through = client.stream(path)
+        through.head()
+        proxy.lose_answers(2)
+        done = through.append("1", producer=ProducerClaim("writer", 0, 0))
+        assert done.duplicate
+    assert messages(stream) == [b"1"]
+
+
+def test_creating_closing_and_deleting_are_repeated(
+    proxy: Proxy, client: Client, path: str
+) -> None:
+    with Client(proxy.url, retry=QUICK) as through:
+        stream = through.stream(path)
+        proxy.lose_answers(1)
+        assert not stream.create("1").new  # the first attempt had made it
+        proxy.lose_answers(1)
+        assert stream.close().closed
+        assert messages(stream) == [b"1"]
+        proxy.lose_answers(1)
+        stream.delete()
+    with pytest.raises(errors.StreamNotFound):
+        client.stream(path).head()
+
+
+def test_a_server_at_its_limit_is_waited_for_as_it_asks(path: str) -> None:
+    with ServerProcess("--max-connections", "1") as server:
+        holder = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        pauses: list[float] = []
+
+        def release(error: errors.ClientError, delay: float) -> None:
+            assert isinstance(error, errors.Overloaded)
+            assert error.retry_after == 1
+            pauses.append(delay)
+            holder.close()
+
+        with Client(server.url, retry=QUICK, on_retry=release) as client:
+            assert client.stream(path).create().new
+        assert len(pauses) == 1
+        assert pauses[0] >= 1
+
+
+def test_a_silent_server_is_given_up_after_the_timeout(path: str) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            Client(url, timeout=0.2, retry=NO_RETRY) as client,
+            pytest.raises(errors.ConnectionLost, match="in time"),
+        ):
+            client.stream(path).head()
+
+
+def test_something_that_is_not_http_is_told(path: str) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"220 mail.example ready\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Client(url, retry=NO_RETRY) as client, pytest.raises(errors.ConnectionLost):
+            client.stream(path).head()
+        thread.join()
+
+
+def test_several_threads_share_a_client(client: Client, stream: Stream) -> None:
+    def write(start: int) -> None:
+        for number in range(start, start + 50):
+            stream.append(str(number))
+
+    threads = [threading.Thread(target=write, args=(n * 50,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(int, messages(stream))) == list(range(200))
+
+
+def test_a_closed_client_says_so(server: ServerProcess) -> None:
+    client = Client(server.url)
+    stream = client.stream("x")
+    client.close()
+    with pytest.raises(errors.ClientClosed):
+        stream.head()
+
+
+def test_closing_ends_a_pause_between_attempts() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as unused:
+        port = unused.getsockname()[1]
+    client = Client(
+        f"http://127.0.0.1:{port}",
+        retry=Retry(attempts=3, first_delay=1000, max_delay=1000),
+        on_retry=lambda _error, _delay: threading.Timer(0.1, client.close).start(),
+    )
+    with pytest.raises(errors.ClientClosed):
+        client.stream("x").head()

@@ -1,0 +1,25 @@
+"""The public conformance suite, over our own wire and over ASGI."""
+
+from pathlib import Path
+
+from tests.conformance.suite import LONG_POLL_SECONDS, run_suite
+from tests.support.asgi import AsgiProcess
+from tests.support.server import ServerProcess
+
+# The suite has 338 tests; the six of them that need subscriptions are asked for separately.
+WITHOUT_SUBSCRIPTIONS = 332
+SUBSCRIPTIONS = 6
+
+
+def test_the_memory_store_conforms(tmp_path: Path) -> None:
+    with ServerProcess("--long-poll-timeout", str(LONG_POLL_SECONDS)) as server:
+        verdict = run_suite(server.url, tmp_path / "report.json")
+    assert verdict.failures == ()
+    assert (verdict.passed, verdict.skipped) == (WITHOUT_SUBSCRIPTIONS, SUBSCRIPTIONS)
+
+
+def test_the_asgi_adapter_conforms_under_uvicorn(tmp_path: Path) -> None:
+    with AsgiProcess("tests.support.asgi_apps:plain") as server:
+        verdict = run_suite(server.url, tmp_path / "report.json")
+    assert verdict.failures == ()
+    assert (verdict.passed, verdict.skipped) == (WITHOUT_SUBSCRIPTIONS, SUBSCRIPTIONS)

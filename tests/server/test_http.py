@@ -1,0 +1,284 @@
+"""The wire: connections, pipelining, framing of requests, and what is no HTTP at all."""
+
+import time
+
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.process import ServerProcess
+from tests.server.wire import Wire, build
+
+JSON = {"Content-Type": "application/json"}
+TEXT = {"Content-Type": "text/plain"}
+
+
+class TestConnections:
+    """Keep-alive, closing, half-closing."""
+
+    def test_a_connection_serves_many_requests(self, wire: Wire, path: str) -> None:
+        assert wire.ask("PUT", path, JSON).status == 201
+        for number in range(50):
+            assert wire.ask("POST", path, JSON, b"%d" % number).status == 204
+        assert wire.ask("GET", path).json() == list(range(50))
+
+    def test_connection_close_is_honoured(self, wire: Wire, path: str) -> None:
+        answer = wire.ask("PUT", path, JSON | {"Connection": "close"})
+        assert answer.status == 201
+        assert answer.headers["connection"] == "close"
+        assert wire.closed_by_server()
+
+    def test_http_1_0_is_answered_with_a_length_and_closed(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT, b"hello")
+        wire.send(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        answer = wire.answer()
+        assert answer.body == b"hello"
+        assert answer.headers["connection"] == "close"
+        assert wire.closed_by_server()
+
+    def test_a_half_closed_client_gets_its_answer_and_the_end(self, wire: Wire, path: str) -> None:
+        wire.send(build("PUT", path, TEXT, b"hello"))
+        wire.send(build("GET", path))
+        wire.end_sending()
+        assert wire.answer().status == 201
+        assert wire.answer().body == b"hello"
+        wire.sock.settimeout(3)
+        assert wire.closed_by_server()
+
+    def test_a_half_closed_client_that_waits_gets_its_answer_and_the_end(
+        self, server: ServerProcess, wire: Wire, path: str
+    ) -> None:
+        wire.ask("PUT", path, TEXT)
+        wire.send(build("GET", f"{path}?offset=-1&live=long-poll"))
+        wire.end_sending()
+        time.sleep(0.1)
+        with Wire(server.port) as other:
+            other.ask("POST", path, TEXT, b"woken")
+        assert wire.answer().body == b"woken"
+        wire.sock.settimeout(3)
+        assert wire.closed_by_server()
+
+    def test_a_client_that_vanishes_hinders_nobody(
+        self, server: ServerProcess, wire: Wire, path: str
+    ) -> None:
+        wire.ask("PUT", path, JSON)
+        for request in (
+            build("GET", f"{path}?offset=-1&live=long-poll"),
+            build("GET", f"{path}?offset=-1&live=sse"),
+            build("POST", path, JSON, b"1")[:-1],
+            b"GET ",
+        ):
+            with Wire(server.port) as other:
+                other.send(request)
+                time.sleep(0.02)
+        assert wire.ask("POST", path, JSON, b"1").status == 204
+
+    def test_an_upgrade_is_not_taken_but_the_request_is_answered(
+        self, wire: Wire, path: str
+    ) -> None:
+        upgrade = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"}
+        wire.ask("PUT", path, TEXT, b"hello")
+        assert wire.ask("GET", path, upgrade).body == b"hello"
+        # Either the connection can be used on, or the server says that it ends.
+        wire.send(build("GET", path))
+        assert wire.answer().body == b"hello"
+
+
+class TestPipelining:
+    """Requests that come before earlier ones are answered."""
+
+    def test_answers_come_in_the_order_of_requests(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, JSON)
+        batch = b"".join(build("POST", path, JSON, b"%d" % number) for number in range(100))
+        wire.send(batch + build("GET", path) + build("HEAD", path) + build("DELETE", path))
+        assert [wire.answer().status for _ in range(100)] == [204] * 100
+        assert wire.answer().json() == list(range(100))
+        assert wire.answer(head_only=True).status == 200
+        assert wire.answer().status == 204
+
+    def test_requests_behind_a_long_poll_wait_for_it(
+        self, server: ServerProcess, wire: Wire, path: str
+    ) -> None:
+        wire.ask("PUT", path, JSON)
+        wire.send(
+            build("GET", f"{path}?offset=-1&live=long-poll")
+            + build("POST", path, JSON, b"2")
+            + build("GET", path)
+        )
+        time.sleep(0.2)
+        with Wire(server.port) as other:
+            assert other.ask("GET", path).json() == []
+            other.ask("POST", path, JSON, b"1")
+        assert wire.answer().json() == [1]
+        assert wire.answer().status == 204
+        assert wire.answer().json() == [1, 2]
+
+    def test_a_long_queue_behind_a_long_poll_is_answered_whole(
+        self, server: ServerProcess, wire: Wire, path: str
+    ) -> None:
+        wire.ask("PUT", path, JSON)
+        count = 1500
+        wire.send(build("GET", f"{path}?offset=-1&live=long-poll") + build("HEAD", path) * count)
+        time.sleep(0.3)
+        with Wire(server.port) as other:
+            other.ask("POST", path, JSON, b"1")
+        assert wire.answer().json() == [1]
+        statuses = {wire.answer(head_only=True).status for _ in range(count)}
+        assert statuses == {200}
+        assert "Traceback" not in server.log()
+
+    def test_a_long_pipeline_is_not_taken_for_large_headers(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, JSON)
+        count = 4000
+        wire.sock.settimeout(30)
+        # Sent in pieces that end inside a head, as a full receive buffer does.
+        batch = build("HEAD", path, {"X-Padding": "x" * 40}) * count
+        pieces = [batch[at : at + 60_011] for at in range(0, len(batch), 60_011)]
+        answered = 0
+        for piece in pieces:
+            wire.send(piece)
+            whole = piece.count(b"\r\n\r\n")
+            for _ in range(whole - 1):
+                assert wire.answer(head_only=True).status == 200
+                answered += 1
+        while answered < count:
+            assert wire.answer(head_only=True).status == 200
+            answered += 1
+
+    def test_a_large_body_and_the_next_head_may_share_a_packet(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT)
+        following = build("HEAD", path)
+        wire.send(build("POST", path, TEXT, b"x" * 120_000) + following[:20])
+        assert wire.answer().status == 204
+        wire.send(following[20:])
+        assert wire.answer(head_only=True).status == 200
+
+    def test_what_came_before_a_malformed_request_is_answered(self, wire: Wire, path: str) -> None:
+        wire.send(build("PUT", path, TEXT, b"hello") + build("GET", path) + b"NONSENSE\r\n\r\n")
+        assert wire.answer().status == 201
+        assert wire.answer().body == b"hello"
+        wire.answer().problem(400, "malformed-request")
+        assert wire.closed_by_server()
+
+    def test_a_reader_that_lags_behind_its_pipeline_gets_everything(
+        self, wire: Wire, path: str
+    ) -> None:
+        body = b"x" * 200_000
+        wire.ask("PUT", path, TEXT, body)
+        wire.send(build("GET", path) * 40)
+        time.sleep(0.5)
+        for _ in range(40):
+            assert wire.answer().body == body
+
+
+class TestRequests:
+    """How a request may be framed."""
+
+    def test_head_has_the_headers_of_a_stream_and_no_body(self, wire: Wire, path: str) -> None:
+        created = wire.ask("PUT", path, TEXT | {"Stream-TTL": "60"}, b"hello")
+        answer = wire.ask("HEAD", path)
+        assert answer.headers["stream-next-offset"] == created.headers["stream-next-offset"]
+        assert answer.headers["stream-ttl"] == "60"
+        assert answer.headers["cache-control"] == "no-store"
+        assert wire.ask("HEAD", f"{path}/none").status == 404
+        assert wire.ask("GET", path).body == b"hello"
+
+    def test_100_continue_is_sent_before_the_body(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT)
+        whole = build("POST", path, TEXT | {"Expect": "100-continue"}, b"hello")
+        wire.send(whole[:-5])
+        assert wire.answer().status == 100
+        wire.send(whole[-5:])
+        assert wire.answer().status == 204
+        assert wire.ask("GET", path).body == b"hello"
+
+    def test_an_unknown_expectation_fails(self, wire: Wire, path: str) -> None:
+        wire.send(build("POST", path, TEXT | {"Expect": "a miracle"}, b"hello"))
+        wire.answer().problem(417, "expectation-failed")
+
+    def test_a_chunked_body_is_put_together(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT)
+        head = build("POST", path, TEXT | {"Transfer-Encoding": "chunked"})
+        wire.send(head.replace(b"Content-Length: 0\r\n", b""))
+        for piece in (b"5\r\nhel", b"lo\r\n1;ext=1\r\n \r\n5\r", b"\nworld\r\n0\r\n", b"\r\n"):
+            wire.send(piece)
+            time.sleep(0.02)
+        assert wire.answer().status == 204
+        assert wire.ask("GET", path).body == b"hello world"
+
+    def test_trailers_are_not_headers(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT)
+        head = build("POST", path, TEXT | {"Transfer-Encoding": "chunked"})
+        head = head.replace(b"Content-Length: 0\r\n", b"")
+        wire.send(head + b"1\r\nx\r\n0\r\nStream-Closed: true\r\nX-More: 1\r\n\r\n")
+        answer = wire.answer()
+        assert answer.status in {204, 400}
+        assert "stream-closed" not in wire.ask("HEAD", path).headers
+
+    def test_a_request_may_arrive_byte_by_byte(self, wire: Wire, path: str) -> None:
+        for byte in build("PUT", path, TEXT, b"hello"):
+            wire.send(bytes([byte]))
+        assert wire.answer().status == 201
+
+    def test_an_absolute_target_names_the_same_stream(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT, b"hello")
+        wire.send(f"GET http://test{path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        assert wire.answer().body == b"hello"
+
+    def test_header_names_have_no_case_and_values_no_outer_space(
+        self, wire: Wire, path: str
+    ) -> None:
+        wire.ask("PUT", path, {"CONTENT-type": "  application/json \t", "STREAM-closed": " True "})
+        assert wire.ask("HEAD", path).headers["stream-closed"] == "true"
+
+    @pytest.mark.parametrize(
+        "request_bytes",
+        [
+            b"\x00\x01\x02\x03\r\n\r\n",
+            b"GET\r\n\r\n",
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"FETCH / HTTP/1.1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA: b\r\n c: folded\r\nX\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n\r\n",
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nxyz\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS hello",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        ],
+    )
+    def test_what_is_no_request_gets_400_and_the_end(
+        self, wire: Wire, request_bytes: bytes
+    ) -> None:
+        wire.send(request_bytes)
+        answer = wire.answer()
+        answer.problem(400, "malformed-request")
+        assert answer.headers["connection"] == "close"
+        assert wire.closed_by_server()
+
+    def test_a_method_that_a_stream_does_not_have_gets_405(self, wire: Wire, path: str) -> None:
+        for method in ("PATCH", "TRACE", "PROPFIND"):
+            answer = wire.ask(method, path)
+            answer.problem(405, "method-not-allowed")
+            assert "POST" in answer.headers["allow"]
+
+
+class TestSlowClosing:
+    """A response that is the last of its connection is delivered whole, however slowly."""
+
+    def test_a_slow_reader_gets_the_whole_of_a_closing_response(self, serve: Serve) -> None:
+        server = serve("--write-timeout", "20", "--chunk-bytes", "20000000")
+        body = b"x" * 12_000_000  # more than the buffers of the system take at once
+        with Wire(server.port) as writer:
+            writer.ask("PUT", "/v1/stream/s", TEXT, body)
+        with Wire(server.port, receive_buffer=4096) as wire:
+            wire.send(build("GET", "/v1/stream/s", {"Connection": "close"}))
+            status, headers = wire.answer_head()
+            assert (status, headers["content-length"]) == (200, "12000000")
+            got = 0
+            for _ in range(9):  # longer than the server waits for a client that still sends
+                got += len(wire.file.read(10_000))
+                time.sleep(0.5)
+            got += len(wire.file.read())
+        assert got == len(body)

@@ -1,0 +1,143 @@
+"""Long-poll reads (PROTOCOL 5.7)."""
+
+import time
+
+from tests.server.conftest import Serve
+from tests.server.process import ServerProcess
+from tests.server.wire import Wire, build
+
+JSON = {"Content-Type": "application/json"}
+S = "/v1/stream/s"
+
+
+def poll(path: str, offset: str, more: str = "") -> bytes:
+    return build("GET", f"{path}?offset={offset}&live=long-poll{more}")
+
+
+def test_data_that_is_there_comes_at_once(wire: Wire, path: str) -> None:
+    wire.ask("PUT", path, JSON, b"[1]")
+    wire.send(poll(path, "-1"))
+    answer = wire.answer()
+    assert answer.json() == [1]
+    assert answer.headers["stream-up-to-date"] == "true"
+    assert int(answer.headers["stream-cursor"]) > 0
+    assert "etag" in answer.headers
+
+
+def test_an_append_wakes_everyone_who_waits(server: ServerProcess, path: str) -> None:
+    wires = [Wire(server.port) for _ in range(10)]
+    tail = wires[0].ask("PUT", path, JSON, b"[1]").headers["stream-next-offset"]
+    for wire in wires[1:]:
+        wire.send(poll(path, tail))
+    time.sleep(0.1)
+    started = time.monotonic()
+    wires[0].ask("POST", path, JSON, b"2")
+    for wire in wires[1:]:
+        assert wire.answer().json() == [2]
+    assert time.monotonic() - started < 2
+    for wire in wires:
+        wire.close()
+
+
+def test_now_waits_for_what_comes(server: ServerProcess, wire: Wire, path: str) -> None:
+    wire.ask("PUT", path, JSON, b"[1]")
+    wire.send(poll(path, "now"))
+    time.sleep(0.1)
+    with Wire(server.port) as other:
+        other.ask("POST", path, JSON, b"[2, 3]")
+    assert wire.answer().json() == [2, 3]
+
+
+def test_time_runs_out_with_204(serve: Serve) -> None:
+    server = serve("--long-poll-timeout", "0.4")
+    with Wire(server.port) as wire:
+        tail = wire.ask("PUT", S, JSON, b"[1]").headers["stream-next-offset"]
+        started = time.monotonic()
+        wire.send(poll(S, tail))
+        answer = wire.answer()
+        assert 0.3 < time.monotonic() - started < 3
+        assert answer.status == 204
+        assert answer.headers["stream-next-offset"] == tail
+        assert answer.headers["stream-up-to-date"] == "true"
+        assert int(answer.headers["stream-cursor"]) > 0
+        assert "stream-closed" not in answer.headers
+        wire.send(poll(S, "now"))
+        assert wire.answer().headers["stream-next-offset"] == tail
+
+
+def test_the_cursor_never_goes_back(serve: Serve) -> None:
+    server = serve("--long-poll-timeout", "0.1")
+    with Wire(server.port) as wire:
+        wire.ask("PUT", S, JSON)
+        cursor = 0
+        for _ in range(4):
+            wire.send(poll(S, "-1", f"&cursor={cursor}" if cursor else ""))
+            following = int(wire.answer().headers["stream-cursor"])
+            assert following > cursor
+            cursor = following
+        for odd in ("abc", "-5", "", "9" * 60, "1.5"):
+            wire.send(poll(S, "-1", f"&cursor={odd}"))
+            assert wire.answer().status == 204
+
+
+def test_a_closed_stream_answers_at_once(wire: Wire, path: str) -> None:
+    closed = JSON | {"Stream-Closed": "true"}
+    tail = wire.ask("PUT", path, closed, b"[1]").headers["stream-next-offset"]
+    for offset in (tail, "now"):
+        started = time.monotonic()
+        wire.send(poll(path, offset))
+        answer = wire.answer()
+        assert time.monotonic() - started < 2
+        assert answer.status == 204
+        assert answer.headers["stream-closed"] == "true"
+        assert answer.headers["stream-up-to-date"] == "true"
+        assert answer.headers["stream-next-offset"] == tail
+
+
+def test_closing_wakes_who_waits(server: ServerProcess, wire: Wire, path: str) -> None:
+    wire.ask("PUT", path, JSON)
+    wire.send(poll(path, "-1"))
+    time.sleep(0.1)
+    with Wire(server.port) as other:
+        other.ask("POST", path, {"Stream-Closed": "true"})
+    answer = wire.answer()
+    assert (answer.status, answer.headers["stream-closed"]) == (204, "true")
+
+
+def test_deleting_wakes_who_waits_with_404(server: ServerProcess, wire: Wire, path: str) -> None:
+    wire.ask("PUT", path, JSON)
+    wire.send(poll(path, "-1"))
+    time.sleep(0.1)
+    with Wire(server.port) as other:
+        other.ask("DELETE", path)
+    wire.answer().problem(404, "stream-not-found")
+
+
+def test_expiry_wakes_who_waits_with_404(serve: Serve) -> None:
+    server = serve("--reap-interval", "0.1")
+    with Wire(server.port) as wire:
+        instant = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
+        wire.ask("PUT", S, JSON | {"Stream-Expires-At": instant})
+        wire.send(poll(S, "-1"))
+        wire.answer().problem(404, "stream-not-found")
+
+
+def test_waiting_keeps_a_sliding_ttl_alive(serve: Serve) -> None:
+    server = serve("--reap-interval", "0.1", "--long-poll-timeout", "2.5")
+    with Wire(server.port) as wire:
+        wire.ask("PUT", S, JSON | {"Stream-TTL": "1"})
+        wire.send(poll(S, "-1"))
+        assert wire.answer().status == 204
+
+
+def test_a_fork_is_not_woken_by_its_source(serve: Serve) -> None:
+    server = serve("--long-poll-timeout", "0.6")
+    with Wire(server.port) as wire, Wire(server.port) as other:
+        wire.ask("PUT", S, JSON, b"[1]")
+        wire.ask("PUT", f"{S}/f", {"Stream-Forked-From": S})
+        wire.send(poll(f"{S}/f", "-1"))
+        assert wire.answer().json() == [1]
+        wire.send(poll(f"{S}/f", "now"))
+        time.sleep(0.1)
+        other.ask("POST", S, JSON, b"2")
+        assert wire.answer().status == 204

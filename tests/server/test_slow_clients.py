@@ -1,0 +1,124 @@
+"""Clients that send or read too slowly hinder nobody, cost little and are dropped."""
+
+import time
+
+from tests.server.conftest import Serve
+from tests.server.process import ServerProcess
+from tests.server.wire import EventReader, Wire, build, eventually
+
+TEXT = {"Content-Type": "text/plain"}
+BINARY = {"Content-Type": "application/octet-stream"}
+S = "/v1/stream/s"
+MIB = 1024 * 1024
+DROPPED = "dropped a client that does not read"
+
+
+def longest_wait(server: ServerProcess, seconds: float) -> float:
+    """Ask for a while, as a client that behaves, and give the longest time it waited."""
+    longest = 0.0
+    until = time.monotonic() + seconds
+    with Wire(server.port) as wire:
+        while time.monotonic() < until:
+            started = time.monotonic()
+            assert wire.ask("GET", "/healthz").status == 200
+            longest = max(longest, time.monotonic() - started)
+    return longest
+
+
+def test_slow_loris_clients_hinder_nobody_and_are_dropped(serve: Serve) -> None:
+    server = serve("--header-timeout", "1", "--body-timeout", "1")
+    before = server.rss()
+    lorises = [Wire(server.port) for _ in range(200)]
+    try:
+        for number, loris in enumerate(lorises):
+            whole = build("PUT", S, TEXT, b"hello")
+            loris.send(whole[:-1] if number % 2 else whole[: whole.index(b"\r\n") + 2])
+        for _ in range(4):
+            assert longest_wait(server, 0.1) < 0.5
+            for number, loris in enumerate(lorises):
+                if number % 2 == 0:
+                    loris.send(b"X-Drip: 1\r\n")
+        assert server.rss() - before < 16 * MIB
+        for loris in lorises:
+            loris.answer().problem(408, "request-timeout")
+            assert loris.closed_by_server()
+    finally:
+        for loris in lorises:
+            loris.close()
+
+
+def test_readers_that_stop_reading_a_huge_answer_are_dropped(serve: Serve) -> None:
+    server = serve("--write-timeout", "1.5", "--chunk-bytes", str(4 * MIB))
+    with Wire(server.port) as writer:
+        writer.ask("PUT", S, BINARY, b"x" * 4 * MIB)
+    before = server.rss()
+    stuck = [Wire(server.port, receive_buffer=4096) for _ in range(10)]
+    try:
+        for wire in stuck:
+            wire.send(build("GET", S) * 20)
+        assert longest_wait(server, 0.5) < 0.5
+        # Twenty answers were asked for; what is queued is not more than a few of them.
+        assert server.rss() - before < 10 * 3 * 4 * MIB
+        eventually(lambda: server.log().count(DROPPED) == len(stuck), what="dropping")
+        eventually(lambda: server.rss() - before < 40 * MIB, what="giving memory back")
+    finally:
+        for wire in stuck:
+            wire.close()
+
+
+def test_subscribers_that_stop_reading_cost_little_and_are_dropped(serve: Serve) -> None:
+    server = serve("--write-timeout", "2", "--write-buffer-bytes", "65536")
+    with Wire(server.port) as writer, Wire(server.port) as good:
+        writer.ask("PUT", S, BINARY)
+        reader = EventReader(good, f"{S}?offset=-1&live=sse")
+        reader.need("control")
+        stuck = [Wire(server.port, receive_buffer=4096) for _ in range(20)]
+        try:
+            for wire in stuck:
+                EventReader(wire, f"{S}?offset=-1&live=sse")
+            before = server.rss()
+            piece = b"y" * 100_000
+            for _ in range(120):
+                writer.ask("POST", S, BINARY, piece)
+                assert reader.need("data").decoded() == piece
+                reader.need("control")
+            stored = 120 * len(piece)
+            assert server.rss() - before - stored < 24 * MIB
+            eventually(lambda: server.log().count(DROPPED) == len(stuck), what="dropping")
+            writer.ask("POST", S, BINARY, b"on")
+            assert reader.need("data").decoded() == b"on"
+        finally:
+            for wire in stuck:
+                wire.close()
+
+
+def test_a_subscriber_that_lags_behind_gets_everything_later(serve: Serve) -> None:
+    server = serve("--write-buffer-bytes", "65536")
+    with Wire(server.port) as writer, Wire(server.port, receive_buffer=4096) as slow:
+        writer.ask("PUT", S, BINARY)
+        reader = EventReader(slow, f"{S}?offset=-1&live=sse")
+        pieces = [bytes([number]) * 100_000 for number in range(100)]
+        for piece in pieces:
+            writer.ask("POST", S, BINARY, piece)
+        writer.ask("POST", S, {"Stream-Closed": "true"})
+        events = reader.rest()
+        got = b"".join(event.decoded() for event in events if event.kind == "data")
+        assert got == b"".join(pieces)
+        assert events[-1].json()["streamClosed"] is True
+
+
+def test_a_slow_reader_that_reads_is_not_dropped(serve: Serve) -> None:
+    server = serve("--write-timeout", "1", "--chunk-bytes", "20000000")
+    body = b"x" * 12_000_000
+    with Wire(server.port) as writer:
+        writer.ask("PUT", S, BINARY, body)
+    with Wire(server.port, receive_buffer=65536) as wire:
+        wire.send(build("GET", S))
+        _, headers = wire.answer_head()
+        got = 0
+        while got < int(headers["content-length"]):
+            piece = wire.file.read(min(1_000_000, int(headers["content-length"]) - got))
+            assert piece, "the server dropped a reader that reads"
+            got += len(piece)
+            time.sleep(0.25)
+    assert got == len(body)

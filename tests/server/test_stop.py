@@ -1,0 +1,103 @@
+"""The graceful stop: what is under way is answered, then the process exits 0."""
+
+import signal
+import time
+
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.wire import EventReader, Wire, build
+
+JSON = {"Content-Type": "application/json"}
+S = "/v1/stream/s"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_server_stops_at_once(serve: Serve, number: signal.Signals) -> None:
+    server = serve()
+    with Wire(server.port) as wire:
+        assert wire.ask("GET", "/healthz").status == 200
+        started = time.monotonic()
+        server.signal(number)
+        assert server.exit_code() == 0
+        assert time.monotonic() - started < 5
+        assert wire.closed_by_server()
+    assert "Headwater has stopped." in server.log()
+
+
+def test_a_waiting_long_poll_gets_204(serve: Serve) -> None:
+    server = serve()
+    with Wire(server.port) as wire:
+        tail = wire.ask("PUT", S, JSON, b"[1]").headers["stream-next-offset"]
+        wire.send(build("GET", f"{S}?offset={tail}&live=long-poll"))
+        time.sleep(0.1)
+        server.signal(signal.SIGTERM)
+        answer = wire.answer()
+        assert answer.status == 204
+        assert answer.headers["stream-next-offset"] == tail
+        assert answer.headers["connection"] == "close"
+        assert wire.closed_by_server()
+    assert server.exit_code() == 0
+
+
+def test_an_event_stream_ends_with_a_control_event_and_properly(serve: Serve) -> None:
+    server = serve()
+    with Wire(server.port) as wire:
+        tail = wire.ask("PUT", S, JSON, b"[1]").headers["stream-next-offset"]
+        reader = EventReader(wire, f"{S}?offset=-1&live=sse")
+        reader.need("data")
+        reader.need("control")
+        server.signal(signal.SIGTERM)
+        control = reader.need("control").json()
+        assert control["streamNextOffset"] == tail
+        assert "streamClosed" not in control
+        assert reader.next() is None
+        assert wire.closed_by_server()
+    assert server.exit_code() == 0
+
+
+def test_an_append_in_flight_is_answered(serve: Serve) -> None:
+    server = serve()
+    with Wire(server.port) as wire:
+        wire.ask("PUT", S, JSON)
+        request = build("POST", S, JSON, b'"in flight"')
+        wire.send(request[:-4])
+        time.sleep(0.1)
+        server.signal(signal.SIGTERM)
+        time.sleep(0.3)
+        wire.send(request[-4:])
+        answer = wire.answer()
+        assert answer.status == 204
+        assert answer.headers["connection"] == "close"
+    assert server.exit_code() == 0
+
+
+def test_new_connections_are_not_taken_while_stopping(serve: Serve) -> None:
+    server = serve()
+    with Wire(server.port) as wire:
+        wire.send(build("POST", S, JSON, b"1")[:-1])
+        time.sleep(0.1)
+        server.signal(signal.SIGTERM)
+        time.sleep(0.3)
+        with pytest.raises(ConnectionRefusedError):
+            Wire(server.port)
+    assert server.exit_code() == 0
+
+
+def test_who_does_not_finish_is_cut_off_in_time(serve: Serve) -> None:
+    server = serve("--shutdown-timeout", "0.5")
+    with Wire(server.port) as wire:
+        wire.send(build("POST", S, JSON, b"1")[:-1])
+        time.sleep(0.1)
+        started = time.monotonic()
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 0
+        assert time.monotonic() - started < 4
+        assert wire.closed_by_server()
+    assert "did not finish" in server.log()
+
+
+def test_a_port_that_is_taken_is_told_in_a_sentence(serve: Serve) -> None:
+    server = serve()
+    with pytest.raises(AssertionError, match=r"Can't listen on 127\.0\.0\.1"):
+        serve("--port", str(server.port))
