@@ -128,7 +128,7 @@ class Cores:
 def running(spec: ServerSpec, cores: Cores, data_root: Path | None) -> Iterator[int]:
     """Run a server on a fresh port and a fresh data folder, and yield the port."""
     with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=data_root) as scratch:
-        port = _free_port()
+        port = free_port()
         data = Path(scratch) / "data"
         data.mkdir()
         log = Path(scratch) / "server.log"
@@ -150,7 +150,8 @@ def running(spec: ServerSpec, cores: Cores, data_root: Path | None) -> Iterator[
             _stop(spec, process)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Find a port that nobody uses."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

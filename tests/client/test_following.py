@@ -55,6 +55,10 @@ def test_data_without_its_control_event_does_not_move_it() -> None:
         b'event: data\ndata: [1]\n\nevent: control\ndata: {"streamNextOffset":"1_3"}\n\n'
     ) == [Chunk(b"[1]", "1_3", False, False, "application/json")]
     assert reader.offset == "1_3"
+    (more,) = again.feed(
+        b'event: data\ndata: [2]\n\nevent: control\ndata: {"streamNextOffset":"1_6"}\n\n'
+    )
+    assert more.messages() == [b"2"]
 
 
 def test_several_data_events_before_one_control_event_are_one_chunk() -> None:

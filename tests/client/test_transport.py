@@ -3,8 +3,10 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from headwater import errors
@@ -76,6 +78,36 @@ def test_half_an_answer_is_none(proxy: Proxy, stream: Stream, path: str) -> None
             messages(client.stream(path))
         proxy.answer_bytes = None
         assert len(messages(client.stream(path))) == 1000
+
+
+def test_an_answer_cut_at_any_byte_is_a_lost_connection(
+    proxy: Proxy, stream: Stream, path: str
+) -> None:
+    """A cut in the head must not pass for an answer without a body, or with half an offset."""
+    stream.append_many(["1", "2"])
+    info, chunk = stream.head(), next(stream.read())
+
+    def bytes_needed(ask: Callable[[], object]) -> int:
+        proxy.answer_bytes = 1
+        while True:
+            try:
+                ask()
+            except (errors.ConnectionLost, errors.Unreachable):
+                proxy.answer_bytes += 1
+            else:
+                return proxy.answer_bytes
+
+    with Client(proxy.url, retry=NO_RETRY) as client:
+        through = client.stream(path)
+
+        def read() -> None:
+            assert next(through.read()) == chunk
+
+        def head() -> None:
+            assert msgspec.structs.replace(through.head(), url=info.url) == info
+
+        assert bytes_needed(head) > 200
+        assert bytes_needed(read) > 200 + len(chunk.data)
 
 
 def test_a_plain_append_is_never_repeated(proxy: Proxy, stream: Stream, path: str) -> None:
@@ -157,6 +189,26 @@ def test_something_that_is_not_http_is_told(path: str) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with Client(url, retry=NO_RETRY) as client, pytest.raises(errors.ConnectionLost):
             client.stream(path).head()
+        thread.join()
+
+
+def test_a_refusal_before_the_body_was_sent_is_heard(path: str) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            connection.recv(1000)
+            connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+            connection.close()  # with most of the body unread: the sender's connection is reset
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            Client(url, retry=NO_RETRY) as client,
+            pytest.raises(errors.BodyTooLarge, match="smaller appends"),
+        ):
+            client.stream(path).append(bytes(64 * 1024 * 1024), content_type="text/plain")
         thread.join()
 
 

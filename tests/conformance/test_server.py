@@ -18,6 +18,29 @@ def test_the_memory_store_conforms(tmp_path: Path) -> None:
     assert (verdict.passed, verdict.skipped) == (WITHOUT_SUBSCRIPTIONS, SUBSCRIPTIONS)
 
 
+def test_the_disk_store_conforms(tmp_path: Path) -> None:
+    options = ("--long-poll-timeout", str(LONG_POLL_SECONDS), "--store", str(tmp_path / "data"))
+    with ServerProcess(*options) as server:
+        verdict = run_suite(server.url, tmp_path / "report.json")
+    assert verdict.failures == ()
+    assert (verdict.passed, verdict.skipped) == (WITHOUT_SUBSCRIPTIONS, SUBSCRIPTIONS)
+
+
+def test_the_disk_store_conforms_with_hardly_any_memory(tmp_path: Path) -> None:
+    with ServerProcess(
+        *("--long-poll-timeout", str(LONG_POLL_SECONDS)),
+        *("--store", str(tmp_path / "data")),
+        *("--memory-budget-bytes", "256"),
+        *("--journal-bytes", "4096"),
+        *("--max-loaded-streams", "1"),
+        *("--max-open-segments", "2"),
+        *("--checkpoint-interval", "0.02"),
+    ) as server:
+        verdict = run_suite(server.url, tmp_path / "report.json")
+    assert verdict.failures == ()
+    assert (verdict.passed, verdict.skipped) == (WITHOUT_SUBSCRIPTIONS, SUBSCRIPTIONS)
+
+
 def test_the_asgi_adapter_conforms_under_uvicorn(tmp_path: Path) -> None:
     with AsgiProcess("tests.support.asgi_apps:plain") as server:
         verdict = run_suite(server.url, tmp_path / "report.json")

@@ -23,8 +23,7 @@ COUNT: Final = int(os.environ.get("HEADWATER_FUZZ_REQUESTS", "200000"))
 SEED: Final = int(os.environ.get("HEADWATER_FUZZ_SEED", "20241009"))
 CONNECTIONS: Final = 32
 BATCH: Final = 9
-WARM_UP: Final = 0.25
-GROWTH: Final = 12 * 1024 * 1024
+GROWTH: Final = 6 * 1024 * 1024
 LONGEST: Final = 150.0
 
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d\d\d) ")
@@ -104,14 +103,15 @@ def test_malformed_requests_do_no_harm(server: ServerProcess) -> None:
         wire.ask("PUT", BYTES_PATH.decode(), body=b"some bytes")
     flood = Flood(server.port, SEED)
     told = f"seed {SEED}"
-    flood.run(int(COUNT * WARM_UP))
+    # Twice the flood: the first time fills what is bounded (caches, the allocator's arenas).
+    flood.run(COUNT)
     warm = settled_rss(server)
-    flood.run(COUNT - flood.sent)
+    flood.run(COUNT)
     grown = settled_rss(server) - warm
-    assert flood.sent >= COUNT
+    assert flood.sent >= 2 * COUNT
     assert 500 not in flood.statuses, (told, flood.statuses, server.log()[-3000:])
     assert "Traceback" not in server.log(), (told, server.log()[-3000:])
-    assert flood.answered > 0.85 * flood.sent, (told, flood.answered, flood.statuses)
+    assert flood.answered > 0.6 * flood.sent, (told, flood.answered, flood.statuses)
     assert grown < GROWTH, (told, f"grew by {grown} bytes")
     with Wire(server.port) as wire:
         assert wire.ask("GET", "/healthz").status == 200, told

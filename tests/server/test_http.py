@@ -159,6 +159,24 @@ class TestPipelining:
         wire.answer().problem(400, "malformed-request")
         assert wire.closed_by_server()
 
+    def test_what_waits_behind_a_long_poll_is_answered_before_a_malformed_request_is(
+        self, server: ServerProcess, wire: Wire, path: str
+    ) -> None:
+        wire.ask("PUT", path, JSON)
+        wire.send(
+            build("GET", f"{path}?offset=-1&live=long-poll")
+            + build("POST", path, JSON, b"2")
+            + b"NONSENSE\r\n\r\n"
+        )
+        time.sleep(0.2)
+        with Wire(server.port) as other:
+            other.ask("POST", path, JSON, b"1")
+            assert wire.answer().json() == [1]
+            assert wire.answer().status == 204
+            assert other.ask("GET", path).json() == [1, 2]
+        rest = wire.file.read()
+        assert not rest or rest.startswith(b"HTTP/1.1 400 ")
+
     def test_a_reader_that_lags_behind_its_pipeline_gets_everything(
         self, wire: Wire, path: str
     ) -> None:
@@ -204,6 +222,60 @@ class TestRequests:
             time.sleep(0.02)
         assert wire.answer().status == 204
         assert wire.ask("GET", path).body == b"hello world"
+
+    def test_equal_heads_may_have_different_bodies(self, wire: Wire, path: str) -> None:
+        """Each request arrives in one piece, head and body of the same lengths as before."""
+        wire.ask("PUT", path, TEXT)
+        for letter in b"abcd":
+            assert wire.ask("POST", path, TEXT, bytes([letter]) * 5).status == 204
+        head = build("POST", path, TEXT | {"Transfer-Encoding": "chunked"})
+        head = head.replace(b"Content-Length: 0\r\n", b"")
+        for letter in b"efgh":
+            wire.send(head + b"2\r\n%c%c\r\n1\r\n%c\r\n0\r\n\r\n" % (letter, letter, letter))
+            assert wire.answer().status == 204
+        packed = build("POST", path, TEXT | {"Transfer-Encoding": "chunked"})
+        packed = packed.replace(b"Content-Length: 0\r\n", b"")
+        wire.send(packed + b"0f\r\n" + b"i" * 15 + b"\r\n0\r\n\r\n")
+        assert wire.answer().status == 204
+        expected = b"aaaaabbbbbcccccdddddeeefffggghhh" + b"i" * 15
+        assert wire.ask("GET", path).body == expected
+
+    def test_an_equal_head_expects_100_continue_again(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT)
+        whole = build("POST", path, TEXT | {"Expect": "100-continue"}, b"hello")
+        for _ in range(3):
+            wire.send(whole)
+            answer = wire.answer()
+            if answer.status == 100:  # may be left out where the body is there already
+                answer = wire.answer()
+            assert answer.status == 204
+            wire.send(whole[:-5])
+            assert wire.answer().status == 100
+            wire.send(whole[-5:])
+            assert wire.answer().status == 204
+        assert wire.ask("GET", path).body == b"hello" * 6
+
+    def test_an_equal_head_is_held_to_the_limits_again(self, serve: Serve) -> None:
+        server = serve("--max-buffered-bytes", "10000", "--max-body-bytes", "9000")
+        with Wire(server.port) as wire, Wire(server.port) as other:
+            wire.ask("PUT", "/v1/stream/s", TEXT)
+            whole = build("POST", "/v1/stream/s", TEXT, b"x" * 6000)
+            for _ in range(3):
+                wire.send(whole)
+                assert wire.answer().status == 204
+            other.send(whole[:-1])
+            time.sleep(0.1)
+            wire.send(whole)
+            wire.answer().problem(429, "too-much-buffered")
+
+    def test_equal_heads_of_a_closed_connection_close_again(
+        self, server: ServerProcess, path: str
+    ) -> None:
+        for _ in range(3):
+            with Wire(server.port) as wire:
+                answer = wire.ask("GET", path, {"Connection": "close"})
+                assert answer.headers["connection"] == "close"
+                assert wire.closed_by_server()
 
     def test_trailers_are_not_headers(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, TEXT)

@@ -8,9 +8,9 @@ from fastapi import FastAPI
 from headwater.server import Settings, asgi_app
 from tests.conformance.suite import LONG_POLL_SECONDS
 
-plain = asgi_app(settings=Settings(long_poll_timeout=LONG_POLL_SECONDS))
+plain = asgi_app(settings=Settings(store="memory", long_poll_timeout=LONG_POLL_SECONDS))
 
-streams = asgi_app(settings=Settings(root="/", max_body_bytes=1000))
+streams = asgi_app(settings=Settings(store="memory", root="/", max_body_bytes=1000))
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ from headwater import __version__
 from headwater.cli.append import append
 from headwater.cli.close import close
 from headwater.cli.create import create
+from headwater.cli.data import backup, check, info, repair
 from headwater.cli.delete import delete
 from headwater.cli.fork import fork
 from headwater.cli.head import head
@@ -40,5 +41,8 @@ def main() -> None:
     """
 
 
-for command in (serve, create, append, read, head, close, fork, delete):
+for command in (
+    *(serve, create, append, read, head, close, fork, delete),
+    *(info, check, repair, backup),
+):
     main.add_command(command)

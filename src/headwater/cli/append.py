@@ -139,10 +139,12 @@ def _append_as_it_comes(
             with make_client(at, patient=True, on_retry=on_retry) as client:
                 pour.send(client.stream(at.name), source, interrupts, progress, close=close)
         except KeyboardInterrupt:
+            interrupts.over()
             progress.clear()
             click.echo(_standing(at, pour, cutter.unit, close=close), err=True)
             sys.exit(EXIT_CODE)
         except (ClientError, BadInput) as error:
+            interrupts.over()
             progress.clear()
             if isinstance(error, RequestRefused) and not is_passing(error):
                 pour.unconfirmed = None  # the server has judged it: nothing of it was appended

@@ -42,6 +42,10 @@ class Interrupts:
         if self.pending:
             raise KeyboardInterrupt
 
+    def over(self) -> None:
+        """Let nothing cut the last message short: the command ends right after it."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._holding and not self.pending:
             self.pending = True

@@ -44,7 +44,9 @@ class Output:
             self.gone = True
         if self.gone:
             # The interpreter flushes once more when it ends, and would complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._file.fileno())
+            os.close(nowhere)
 
     def watch(self, when_gone: Callable[[], None]) -> None:
         """Call back as soon as nobody reads a pipe any more, although nothing is written."""

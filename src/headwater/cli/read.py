@@ -63,13 +63,13 @@ def read(
         try:
             reading.run(interrupts)
         except KeyboardInterrupt:
-            reading.finish()
+            reading.finish(interrupts)
             sys.exit(EXIT_CODE)
         except ClientError as error:
-            if is_passing(error):
-                reading.finish()
+            if reading.begun and is_passing(error):
+                reading.finish(interrupts)
             raise click.ClickException(sentence(error, at)) from None
-    reading.finish()
+        reading.finish(interrupts)
 
 
 class Reading:
@@ -86,6 +86,8 @@ class Reading:
         self._output = Output()
         self._progress = Progress(wanted=self._output.is_file)
         self._bytes = 0
+        self.begun = False
+        """Whether something has been read, so that there is something to resume."""
 
     def run(self, interrupts: Interrupts) -> None:
         """Write the stream until it ends, or nobody reads any more."""
@@ -95,9 +97,10 @@ class Reading:
             if self._output.gone:
                 return
 
-    def finish(self) -> None:
+    def finish(self, interrupts: Interrupts) -> None:
         """Say how to go on, unless whoever read the output has gone."""
         self._output.finish()
+        interrupts.over()
         self._progress.clear()
         if self._output.gone:
             return
@@ -124,7 +127,7 @@ class Reading:
         if self._output.gone:
             return
         moved = chunk.next_offset != self._offset
-        self._offset, self._closed = chunk.next_offset, chunk.closed
+        self._offset, self._closed, self.begun = chunk.next_offset, chunk.closed, True
         if self._resume_file is not None and moved:
             # Only now: what is saved as read has been written and flushed.
             save_offset(self._resume_file, self._offset)

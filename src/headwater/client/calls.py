@@ -209,7 +209,10 @@ def _appended(answer: Answer) -> Appended:
         raise failure(answer)
     # PROTOCOL 5.2.1: with producer headers, 204 tells a duplicate from new data.
     duplicate = answer.status == 204 and names.PRODUCER_SEQ.lower() in answer.headers
-    return Appended(next_offset(answer), is_set(answer, names.STREAM_CLOSED), duplicate)
+    # Some servers don't say where the stream ends when they answer a duplicate.
+    untold = duplicate and names.STREAM_NEXT_OFFSET.lower() not in answer.headers
+    offset = "" if untold else next_offset(answer)
+    return Appended(offset, is_set(answer, names.STREAM_CLOSED), duplicate)
 
 
 def _info(answer: Answer) -> StreamInfo:

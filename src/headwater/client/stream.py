@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from headwater.client import calls
 from headwater.client.calls import START, join_messages
 from headwater.client.following import Live, Reader
@@ -66,7 +68,7 @@ class Stream:
         Without a content type, the stream's own is asked for once. An append is sent a second time
         only with `producer`, by which the server recognises it.
         """
-        return self._client.run(
+        appended = self._client.run(
             calls.append(
                 self.url,
                 _encode(data),
@@ -76,6 +78,9 @@ class Stream:
                 close=close,
             )
         )
+        if appended.next_offset:
+            return appended
+        return replace(appended, next_offset=self.head().next_offset)
 
     def append_many(
         self,

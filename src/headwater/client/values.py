@@ -25,6 +25,7 @@ class Appended(Struct, frozen=True):
     """An append, or a closing, that is acknowledged."""
 
     next_offset: str
+    """Where the stream ends now."""
     closed: bool = False
     duplicate: bool = False
     """Whether an earlier attempt with the same producer headers had appended it."""

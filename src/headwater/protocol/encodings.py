@@ -7,11 +7,18 @@ CODINGS: Final = ("zstd", "br", "gzip", "deflate")
 """In our order of preference: speed for size, as measured on JSON."""
 
 _ALIASES: Final = {"x-gzip": "gzip"}
+_MAX_KEPT: Final = 256
+"""Longer values are not remembered: they come from clients, who choose them freely."""
 
 
-@lru_cache(maxsize=256)
 def negotiate(accept_encoding: str) -> str | None:
     """Choose the coding for a response, or None for none."""
+    return (
+        _known(accept_encoding) if len(accept_encoding) <= _MAX_KEPT else _choose(accept_encoding)
+    )
+
+
+def _choose(accept_encoding: str) -> str | None:
     quality: dict[str, float] = {}
     for item in accept_encoding.lower().split(","):
         name, _, parameters = item.strip().partition(";")
@@ -19,6 +26,9 @@ def negotiate(accept_encoding: str) -> str | None:
     fallback = quality.get("*", 0.0)
     best = max(CODINGS, key=lambda coding: quality.get(coding, fallback))
     return best if quality.get(best, fallback) > 0 else None
+
+
+_known: Final = lru_cache(maxsize=256)(_choose)
 
 
 def _quality(parameters: str) -> float:

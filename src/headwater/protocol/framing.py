@@ -8,7 +8,7 @@ A stream of any other type has no framing: every byte is a boundary, except that
 inside a UTF-8 sequence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ _VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
 _BREAKS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 _WHITESPACE: Final = b" \t\r\n"
 _UTF8_MAX_TAIL: Final = 3
+_CUT_STEP: Final = 16 * 1024
 
 
 class InvalidJson(Struct, frozen=True):
@@ -97,10 +98,52 @@ def cut(window: Buffer, media: str) -> int | None:
         byte = window[end - back]
         if byte & 0xC0 == 0x80:
             continue
-        expected = 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4
-        if byte & 0xC0 == 0xC0 and expected > back:
+        if byte & 0xC0 == 0xC0 and _utf8_length(byte) > back:
             return end - back or None
         break
+    return end
+
+
+def _utf8_length(first: int) -> int:
+    """Tell how many bytes the UTF-8 sequence has that a byte begins."""
+    return 2 if first & 0xE0 == 0xC0 else 3 if first & 0xF0 == 0xE0 else 4
+
+
+def find_cut(
+    read: Callable[[int, int], Buffer], begin: int, limit: int, end: int, media: str
+) -> int:
+    """Find where to cut stored bytes that go on past a limit; `read(start, end)` gives them.
+
+    That is the last boundary within the limit or, where its first message is longer, the first one
+    behind it. Only as much is read as it takes to see the boundary.
+    """
+    upto = begin + limit
+    if not is_json(media):
+        if not is_text(media) or upto >= end:
+            return min(upto, end)
+        base = max(begin, upto - _UTF8_MAX_TAIL)
+        window = read(base, upto)
+        length = cut(window, media)
+        if length is not None or base > begin:
+            return base + (length or 0)
+        return min(begin + _utf8_length(window[0]), end)
+    step = _CUT_STEP
+    last = upto
+    while last > begin:
+        first = max(begin, last - step)
+        found = bytes(read(first, last)).rfind(b"\n")
+        if found >= 0:
+            return first + found + 1
+        last = first
+        step *= 4
+    first = upto
+    while first < end:
+        last = min(first + step, end)
+        found = bytes(read(first, last)).find(b"\n")
+        if found >= 0:
+            return first + found + 1
+        first = last
+        step *= 2
     return end
 
 

@@ -1,6 +1,5 @@
 """The life of a stream: how it is configured, when it expires, and what an append may do to it."""
 
-from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -80,6 +79,12 @@ def _describe(expiry: Expiry) -> str:
     return "none" if expiry.instant is None else f"at {expiry.instant:.3f}"
 
 
+class ProducerStates(Protocol):
+    """Where the states of a stream's producers are looked up."""
+
+    def get(self, producer_id: str, /) -> ProducerState | None: ...
+
+
 class WriterState(Protocol):
     """What the rules of appending need to know of a stream."""
 
@@ -94,7 +99,7 @@ class WriterState(Protocol):
     @property
     def last_seq(self) -> str | None: ...
     @property
-    def producers(self) -> Mapping[str, ProducerState]: ...
+    def producers(self) -> ProducerStates: ...
     @property
     def tail(self) -> Offset: ...
 

@@ -13,6 +13,9 @@ from msgspec import Struct
 RESERVED: Final = "__ds"
 """The first segment that belongs to the control APIs (PROTOCOL 6)."""
 
+_MAX_KEPT: Final = 256
+"""Longer paths are not remembered: they come from clients, who choose them freely."""
+
 
 class BadPath(Struct, frozen=True):
     """The path can't name a stream."""
@@ -26,7 +29,6 @@ class NotAStream(Struct, frozen=True):
     root: str
 
 
-@lru_cache(maxsize=16384)
 def parse_path(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotAStream:
     """Find the stream that a URL path names; `root` begins and ends with a slash."""
     if not url_path.startswith(root):
@@ -34,6 +36,10 @@ def parse_path(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotA
     encoded = url_path[len(root) :]
     if len(encoded) > 3 * max_bytes:
         return BadPath(f"it is longer than {max_bytes} bytes")
+    return (_known if len(encoded) <= _MAX_KEPT else _decode)(encoded, max_bytes)
+
+
+def _decode(encoded: str, max_bytes: int) -> str | BadPath:
     segments = []
     for part in encoded.split("/"):
         try:
@@ -42,7 +48,7 @@ def parse_path(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotA
             return BadPath("it is not UTF-8")
         if segment in {"", ".", ".."}:
             return BadPath("it has an empty, '.' or '..' segment")
-        if any(char in "/\\" or not char.isprintable() for char in segment):
+        if "/" in segment or "\\" in segment or not segment.isprintable():
             return BadPath("a segment holds a slash, a backslash or a control character")
         segments.append(segment)
     path = "/".join(segments)
@@ -51,6 +57,9 @@ def parse_path(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotA
     if segments[0] == RESERVED:
         return BadPath(f"'{RESERVED}' is reserved")
     return path
+
+
+_known: Final = lru_cache(maxsize=16384)(_decode)
 
 
 def url_path(path: str, root: str) -> str:

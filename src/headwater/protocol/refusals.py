@@ -100,15 +100,38 @@ class StoreFull(Struct, frozen=True):
     limit: str
 
 
+class StoreUnwritable(Struct, frozen=True):
+    """The store could not make it durable; nothing was written."""
+
+    reason: str
+    full: bool
+    """Whether room would help; otherwise the store has to be restarted."""
+
+
+class BytesDamaged(Struct, frozen=True):
+    """Stored bytes of this stream don't hold what their checksum says."""
+
+    path: str
+    place: str
+
+
 Missing = StreamNotFound | StreamGone
 PositionRefusal = StaleIncarnation | UnknownPosition | OffsetBeyondTail | OffsetInsideMessage
-ReadRefusal = Missing | PositionRefusal
+ReadRefusal = Missing | PositionRefusal | BytesDamaged
+DeleteRefusal = Missing | StoreUnwritable
 ProducerRefusal = Fenced | SequenceGap | EpochStartsAtZero
 BodyRefusal = InvalidJson | EmptyArray
 WriteRefusal = StreamClosed | ContentTypeMismatch | SeqRegression | ProducerRefusal | BodyRefusal
-AppendRefusal = Missing | WriteRefusal | StoreFull
+AppendRefusal = Missing | WriteRefusal | StoreFull | StoreUnwritable
 ForkRefusal = SourceNotFound | SourceGone | SubOffsetOvershoot | PositionRefusal
 CreateRefusal = (
-    PathBlocked | ConfigMismatch | ContentTypeMismatch | ForkRefusal | BodyRefusal | StoreFull
+    PathBlocked
+    | ConfigMismatch
+    | ContentTypeMismatch
+    | ForkRefusal
+    | BodyRefusal
+    | BytesDamaged
+    | StoreFull
+    | StoreUnwritable
 )
 Refusal = ReadRefusal | AppendRefusal | CreateRefusal

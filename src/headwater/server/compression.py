@@ -12,7 +12,7 @@ from typing import Any, Final
 import brotli
 import zstandard
 
-from headwater.protocol.framing import Buffer
+from headwater.storage.store import Stored, to_bytes
 
 MIN_BYTES: Final = 1024
 _IN_PLACE_BYTES: Final = 32 * 1024
@@ -35,9 +35,9 @@ _COMPRESS: Final[dict[str, Callable[[bytes], bytes]]] = {
 }
 
 
-async def compress(body: Sequence[Buffer], coding: str) -> bytes:
+async def compress(body: Sequence[Stored], coding: str) -> bytes:
     """Compress a response body."""
-    data = b"".join(body)
+    data = to_bytes(body)
     if len(data) <= _IN_PLACE_BYTES:
         return _COMPRESS[coding](data)
     loop = asyncio.get_running_loop()

@@ -194,6 +194,22 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         f"Nothing was written: {x.limit}. Delete streams, let some expire, or raise the limit.",
         (("Retry-After", "5"),),
     ),
+    r.StoreUnwritable: lambda x: Problem(
+        507 if x.full else 503,
+        "store-unwritable",
+        "The store can't be written",
+        f"Nothing was written: {x.reason}. Make room on the disk, then send it again."
+        if x.full
+        else f"Nothing more is written until the server is restarted: {x.reason}.",
+        (("Retry-After", "5"),),
+    ),
+    r.BytesDamaged: lambda x: Problem(
+        500,
+        "stream-damaged",
+        "Stored bytes of this stream are damaged",
+        f"'{x.path}' can't be read here ({x.place}); other streams are not affected. "
+        "The operator can save what is left with 'headwater repair'.",
+    ),
     BadHeader: lambda x: Problem(
         400,
         "bad-header",

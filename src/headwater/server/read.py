@@ -7,7 +7,7 @@ from typing import Final
 from headwater.protocol.cursors import next_cursor, parse_cursor
 from headwater.protocol.encodings import negotiate
 from headwater.protocol.etags import make_etag, matches
-from headwater.protocol.framing import render
+from headwater.protocol.framing import Buffer, render
 from headwater.protocol.offsets import NOW, MalformedOffset, Now, Offset, parse_position
 from headwater.server.compression import MIN_BYTES, compress
 from headwater.server.context import Context, encode_offset, position_headers
@@ -15,7 +15,7 @@ from headwater.server.live import EventStream, Fanout
 from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
 from headwater.server.read_cache import ReadCache
-from headwater.storage.store import Chunk, StreamInfo
+from headwater.storage.store import Chunk, FileSlice, StreamInfo
 
 _NOT_LIVE: Final = ("false",)
 _ONE_OFFSET: Final = BadRequest("repeated-parameter", "Send the offset parameter once.")
@@ -87,7 +87,7 @@ def _at_tail(chunk: Chunk) -> Response:
     headers = position_headers(chunk.info, chunk.end)
     _mark_end(headers, chunk)
     headers.append((b"cache-control", b"no-store"))
-    return Response(200, headers, render(chunk.buffers, chunk.info.config.media_type))
+    return Response(200, headers, _body(chunk))
 
 
 async def _data(context: Context, chunk: Chunk, headers: Headers, request: Request) -> Response:
@@ -100,7 +100,7 @@ async def _data(context: Context, chunk: Chunk, headers: Headers, request: Reque
     if_none_match = request.head.header(b"if-none-match")
     if if_none_match is not None and matches(if_none_match, etag):
         return Response(304, [item for item in headers if item[0] != b"content-type"])
-    body = render(chunk.buffers, chunk.info.config.media_type)
+    body = _body(chunk)
     response = Response(200, headers, body)
     if context.settings.compression and response.length >= MIN_BYTES:
         headers.append((b"vary", b"accept-encoding"))
@@ -110,6 +110,11 @@ async def _data(context: Context, chunk: Chunk, headers: Headers, request: Reque
             headers.append((b"content-encoding", coding.encode()))
             response.body = (await compress(body, coding),)
     return response
+
+
+def _body(chunk: Chunk) -> list[Buffer]:
+    parts = [part.read() if isinstance(part, FileSlice) else part for part in chunk.buffers]
+    return render(parts, chunk.info.config.media_type)
 
 
 def _mark_end(headers: Headers, chunk: Chunk) -> None:

@@ -6,12 +6,15 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from headwater.errors import SettingsError
 from headwater.server.app import Application
 from headwater.server.http import Connection, Wire
 from headwater.server.settings import Settings
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.store import DiskStore
 from headwater.storage.memory import MemoryStore
 from headwater.storage.store import Store
 
@@ -20,9 +23,21 @@ log: Final = logging.getLogger("headwater.serve")
 
 def open_store(settings: Settings) -> Store:
     """Choose the store that the settings name."""
-    if settings.store == "memory":
+    if settings.store == "memory" or settings.durability == "memory":
         return MemoryStore(settings.memory_limit_bytes)
-    raise SettingsError("store", settings.store, "'memory'")
+    if "://" in settings.store:
+        raise SettingsError("store", settings.store, "a directory, or 'memory'")
+    return DiskStore(
+        Path(settings.store),
+        DiskOptions(
+            durability=settings.durability,
+            memory_budget=settings.memory_budget_bytes,
+            journal_bytes=settings.journal_bytes,
+            max_loaded_streams=settings.max_loaded_streams,
+            max_open_segments=settings.max_open_segments,
+            checkpoint_seconds=settings.checkpoint_interval,
+        ),
+    )
 
 
 class Server:

@@ -21,7 +21,14 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all.")
     port: int = _setting(4437, "Port to listen on; 0 picks a free one.", least=0)
-    store: str = _setting("memory", "Where streams are kept: 'memory'.")
+    store: str = _setting(
+        "./headwater-data", "Where streams are kept: a directory, or 'memory' for nowhere."
+    )
+    durability: str = _setting(
+        "fsync",
+        "When an append counts as done: synced to disk, handed to the system, or in memory.",
+        choices="fsync os memory",
+    )
     root: str = _setting("/v1/stream/", "URL path under which the streams live.")
     max_body_bytes: int = _setting(32 * MIB, "Largest request body; more gets 413.", least=1)
     max_header_bytes: int = _setting(
@@ -37,6 +44,19 @@ class Settings:
     memory_limit_bytes: int = _setting(
         4096 * MIB, "Stream data that the memory store holds; more gets 429.", least=1
     )
+    memory_budget_bytes: int = _setting(
+        256 * MIB, "Stream data that the disk store keeps in memory before it is saved.", least=64
+    )
+    journal_bytes: int = _setting(
+        32 * MIB, "Size of a journal file; a full one is followed by a checkpoint.", least=4096
+    )
+    checkpoint_interval: float = _setting(
+        30.0, "Seconds after which changes are saved from the journal to segments.", least=0.01
+    )
+    max_loaded_streams: int = _setting(
+        50_000, "Streams that the disk store keeps in memory while nobody uses them.", least=1
+    )
+    max_open_segments: int = _setting(64, "Segment files open at once.", least=1)
     chunk_bytes: int = _setting(MIB, "Size at which a catch-up response is cut.", least=1)
     read_cache_bytes: int = _setting(
         16 * MIB, "Answers to recent small reads kept in memory; 0 keeps none.", least=0

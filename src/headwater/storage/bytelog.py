@@ -8,6 +8,7 @@ from bisect import bisect_right
 from headwater.protocol.framing import Buffer
 
 SEAL_AT = 256 * 1024
+LARGE = 16 * 1024
 
 
 class ByteLog:
@@ -24,13 +25,23 @@ class ByteLog:
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
-        block = self._open
-        block += data
-        self.end += len(data)
-        if len(block) >= SEAL_AT:
-            self._sealed.append(bytes(block))
+        if len(data) >= LARGE:
+            # Not worth copying: it becomes a block of its own.
+            if self._open:
+                self._seal()
+            self.end += len(data)
+            self._sealed.append(data)
             self._ends.append(self.end)
-            self._open = bytearray()
+            return
+        self._open += data
+        self.end += len(data)
+        if len(self._open) >= SEAL_AT:
+            self._seal()
+
+    def _seal(self) -> None:
+        self._sealed.append(bytes(self._open))
+        self._ends.append(self.end)
+        self._open = bytearray()
 
     def slice(self, start: int, end: int) -> list[Buffer]:
         """Give the bytes of a range that lies within the log, as one or more buffers."""
@@ -58,3 +69,18 @@ class ByteLog:
         if position <= self.start:
             return None
         return self.slice(position - 1, position)[0][0]
+
+    def drop_before(self, position: int) -> None:
+        """Forget the bytes before a position."""
+        while self._ends and self._ends[0] <= position:
+            del self._ends[0], self._sealed[0]
+        if self._ends:
+            block = self._sealed[0]
+            surplus = position - (self._ends[0] - len(block))
+            if surplus > 0:
+                self._sealed[0] = block[surplus:]
+        else:
+            surplus = position - (self.end - len(self._open))
+            if surplus > 0:
+                del self._open[:surplus]
+        self.start = max(self.start, min(position, self.end))

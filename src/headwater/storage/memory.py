@@ -38,6 +38,7 @@ from headwater.protocol.refusals import (
     AppendRefusal,
     ContentTypeMismatch,
     CreateRefusal,
+    DeleteRefusal,
     Missing,
     OffsetBeyondTail,
     OffsetInsideMessage,
@@ -298,7 +299,7 @@ class MemoryStore(Store):
             return StreamNotFound(path)
         return StreamGone(path) if stream.deleted else stream.info()
 
-    async def delete(self, path: str, now: float) -> Missing | None:
+    async def delete(self, path: str, now: float) -> DeleteRefusal | None:
         stream = self._find(path, now)
         if stream is None:
             return StreamNotFound(path)

@@ -11,7 +11,7 @@ class Watchers:
     __slots__ = ("_by_path",)
 
     def __init__(self) -> None:
-        self._by_path: dict[str, dict[int, Wake]] = {}
+        self._by_path: dict[str, dict[object, Wake]] = {}
 
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
@@ -19,7 +19,7 @@ class Watchers:
     def add(self, path: str, wake: Wake) -> Callable[[], None]:
         """Register a call; returns what removes it, which may be called twice."""
         watches = self._by_path.setdefault(path, {})
-        key = id(wake)
+        key = object()  # the same call may watch more than once
         watches[key] = wake
 
         def remove() -> None:

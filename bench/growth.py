@@ -1,0 +1,247 @@
+"""How cost grows: with the number of streams, and with the length of one.
+
+`python -m bench.growth` fills data directories, starts a server on each, and measures start-up,
+memory, append rate and reads. It prints two tables and can draw them (`--svg FILE`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+
+from bench.growth_plot import Curve, draw
+from bench.loadgen import drive
+from bench.measure import percentile
+from bench.servers import Cores, free_port
+from bench.wire import HOST, JSON, Client, build_request
+from headwater.protocol.lifecycle import Append, Create
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.store import DiskStore
+from headwater.storage.store import Appended, Created
+
+_SMALL = b'{"kind":"event","text":"' + b"x" * 74 + b'"}'
+_MESSAGE = b'{"kind":"event","text":"' + b"x" * 174 + b'"}'
+_BATCH = b"[" + b",".join([_MESSAGE] * 5000) + b"]"
+_BATCH_BYTES = (len(_MESSAGE) + 2) * 5000
+_TOGETHER = 1000
+_READS = 200
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A server that answers, and how long that took."""
+
+    port: int
+    pid: int
+    seconds: float
+
+
+@contextmanager
+def server_on(data: Path, cores: Cores) -> Iterator[Started]:
+    """Start a server on a data directory, and stop it again."""
+    port = free_port()
+    command = [sys.executable, "-m", "headwater", "serve", "--port", str(port)]
+    begun = time.perf_counter()
+    with cores.inherited_by_server():
+        process = subprocess.Popen([*command, "--store", str(data)], stderr=subprocess.DEVNULL)
+    try:
+        while not _is_ready(port):
+            if process.poll() is not None or time.perf_counter() - begun > 60:
+                raise RuntimeError("the server did not start")
+            time.sleep(0.005)
+        yield Started(port, process.pid, time.perf_counter() - begun)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=1)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def resident_bytes(pid: int) -> int:
+    """Read how much memory a process has."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+async def _fill_streams(data: Path, count: int) -> None:
+    store = DiskStore(data, DiskOptions(durability="os"))
+    await store.open()
+    for first in range(0, count, _TOGETHER):
+        created = await asyncio.gather(
+            *(
+                store.create(f"many/{number}", Create(JSON, body=_SMALL), time.time())
+                for number in range(first, min(first + _TOGETHER, count))
+            )
+        )
+        assert all(isinstance(item, Created) for item in created)
+        if first % 50_000 == 0:
+            print(f"  {first:,} of {count:,} streams", file=sys.stderr)
+    await store.close()
+
+
+async def _fill_bytes(data: Path, size: int) -> None:
+    store = DiskStore(data, DiskOptions(durability="os"))
+    await store.open()
+    await store.create("long", Create(JSON), time.time())
+    written = 0
+    while written < size:
+        outcome = await store.append("long", Append(JSON, _BATCH), time.time())
+        assert isinstance(outcome, Appended)
+        written += _BATCH_BYTES
+        if written % (500 * _BATCH_BYTES) == 0:
+            print(f"  {written / 1e9:.1f} of {size / 1e9:.1f} GB", file=sys.stderr)
+    await store.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ManyStreams:
+    """What a number of streams costs."""
+
+    streams: int
+    start_seconds: float
+    resident: int
+    appends: float
+    resident_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class LongStream:
+    """What the length of a stream costs."""
+
+    size: int
+    start_seconds: float
+    tail_ms: float
+    random_ms: float
+
+
+def measure_streams(count: int, folder: Path, cores: Cores, seconds: float) -> ManyStreams:
+    """Fill a directory with small streams and measure a server on it."""
+    data = folder / f"streams-{count}"
+    asyncio.run(_fill_streams(data, count))
+    with server_on(data, cores) as server:
+        before = resident_bytes(server.pid)
+        chosen = random.Random(1)
+        sources = [
+            repeat(
+                build_request("POST", server.port, f"many/{chosen.randrange(count)}", JSON, _SMALL)
+            )
+            for _ in range(64)
+        ]
+        measured = drive(server.port, sources, warmup=0.5, seconds=seconds)
+        assert not measured.failures, measured.failures
+        after = resident_bytes(server.pid)
+        result = ManyStreams(count, server.seconds, before, measured.value, after)
+    shutil.rmtree(data)
+    return result
+
+
+def measure_length(size: int, folder: Path, cores: Cores) -> LongStream:
+    """Fill a directory with one long stream and measure reads of it."""
+    data = folder / f"bytes-{size}"
+    asyncio.run(_fill_bytes(data, size))
+    with server_on(data, cores) as server, Client(server.port) as client:
+        head = client.expect_ok(build_request("GET", server.port, "long?offset=now"))
+        tail = head.header("stream-next-offset") or ""
+        epoch, _, end = tail.partition("_")
+        step = len(_MESSAGE) + 2
+        last = f"{epoch}_{int(end) - step:016d}"
+        tail_ms = _time(client, server.port, repeat(last))
+        chosen = random.Random(1)
+        anywhere = (
+            f"{epoch}_{chosen.randrange(1, int(end) // step) * step:016d}" for _ in repeat(0)
+        )
+        random_ms = _time(client, server.port, anywhere)
+        result = LongStream(size, server.seconds, tail_ms, random_ms)
+    shutil.rmtree(data)
+    return result
+
+
+def _time(client: Client, port: int, offsets: Iterator[str]) -> float:
+    """Give the median time of a read, in milliseconds."""
+    times = []
+    for _ in range(_READS):
+        request = build_request("GET", port, f"long?offset={next(offsets)}")
+        begun = time.perf_counter()
+        client.expect_ok(request)
+        times.append(time.perf_counter() - begun)
+    return percentile(times, 0.5) * 1000
+
+
+def _size(text: str) -> int:
+    return int(text[:-2]) * _UNITS[text[-2:].upper()]
+
+
+def main() -> None:
+    """Run as a command."""
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
+    parser.add_argument("--streams", default="10000,100000,1000000")
+    parser.add_argument("--sizes", default="10MB,1GB,10GB")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of an append run")
+    parser.add_argument("--data-root", type=Path, help="where data folders are made")
+    parser.add_argument("--svg", type=Path, help="draw the figures")
+    options = parser.parse_args()
+    cores = Cores.choose()
+    cores.pin_generator()
+    many: list[ManyStreams] = []
+    long: list[LongStream] = []
+    with tempfile.TemporaryDirectory(prefix="headwater-growth-", dir=options.data_root) as scratch:
+        for text in filter(None, options.streams.split(",")):
+            print(f"{int(text):,} streams ...", file=sys.stderr)
+            many.append(measure_streams(int(text), Path(scratch), cores, options.seconds))
+        for text in filter(None, options.sizes.split(",")):
+            print(f"one stream of {text} ...", file=sys.stderr)
+            long.append(measure_length(_size(text), Path(scratch), cores))
+    if many:
+        print("| streams | start | memory at start | appends/s | memory after |")
+        print("|---|---|---|---|---|")
+        for row in many:
+            print(
+                f"| {row.streams:,} | {row.start_seconds:.2f} s | {row.resident / 1e6:.0f} MB "
+                f"| {row.appends:,.0f} | {row.resident_after / 1e6:.0f} MB |"
+            )
+    if long:
+        print("\n| stream | start | read at the tail, p50 | read anywhere, p50 |")
+        print("|---|---|---|---|")
+        for item in long:
+            print(
+                f"| {item.size / 1e6:,.0f} MB | {item.start_seconds:.2f} s "
+                f"| {item.tail_ms:.2f} ms | {item.random_ms:.2f} ms |"
+            )
+    if options.svg:
+        curves = [
+            Curve("start-up (s)", [(row.streams, row.start_seconds) for row in many]),
+            Curve("memory (MB)", [(row.streams, row.resident_after / 1e6) for row in many]),
+            Curve("appends/s", [(row.streams, row.appends) for row in many]),
+            Curve("tail read (ms)", [(item.size, item.tail_ms) for item in long]),
+            Curve("random read (ms)", [(item.size, item.random_ms) for item in long]),
+        ]
+        options.svg.write_text(draw([curve for curve in curves if curve.points]))
+        print(f"Drawn to {options.svg}.", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

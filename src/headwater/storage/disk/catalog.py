@@ -1,0 +1,318 @@
+"""The catalog: SQLite, changed in one transaction per checkpoint.
+
+It knows every stream, where its bytes lie, and from which journal file on the journal has to be
+replayed over it. The loop reads it through one connection, the checkpoint writes through another;
+write-ahead logging lets both work at once.
+"""
+
+import errno
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from headwater.errors import NewerFormat, StoreDamaged
+from headwater.storage.disk.segments import Extent
+
+VERSION: Final = 1
+FILE: Final = "catalog.db"
+
+_SCHEMA: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE streams (
+  id INTEGER PRIMARY KEY, path TEXT NOT NULL, content_type TEXT NOT NULL,
+  ttl INTEGER, expires_at TEXT, instant REAL, last_access REAL NOT NULL, deadline REAL,
+  start INTEGER NOT NULL, end INTEGER NOT NULL, closed INTEGER NOT NULL, closed_by TEXT,
+  last_seq TEXT, deleted INTEGER NOT NULL, forks INTEGER NOT NULL,
+  source INTEGER NOT NULL, origin TEXT, inherited TEXT
+);
+CREATE UNIQUE INDEX streams_by_path ON streams (path);
+CREATE INDEX streams_by_deadline ON streams (deadline) WHERE deadline IS NOT NULL;
+CREATE TABLE producers (
+  stream INTEGER NOT NULL, producer_id TEXT NOT NULL, epoch INTEGER NOT NULL, seq INTEGER NOT NULL,
+  PRIMARY KEY (stream, producer_id)
+) WITHOUT ROWID;
+CREATE TABLE extents (
+  stream INTEGER NOT NULL, start INTEGER NOT NULL, length INTEGER NOT NULL,
+  segment INTEGER NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (stream, start)
+) WITHOUT ROWID;
+CREATE INDEX extents_by_segment ON extents (segment);
+CREATE TABLE segments (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, live INTEGER NOT NULL);
+"""
+
+_STREAM_COLUMNS: Final = (
+    "id, path, content_type, ttl, expires_at, instant, last_access, deadline, start, end, closed, "
+    "closed_by, last_seq, deleted, forks, source, origin, inherited"
+)
+
+
+class StreamRow(NamedTuple):
+    """A stream as the catalog keeps it."""
+
+    id: int
+    path: str
+    content_type: str
+    ttl: int | None
+    expires_at: str | None
+    instant: float | None
+    last_access: float
+    deadline: float | None
+    start: int
+    end: int
+    closed: int
+    closed_by: str | None
+    last_seq: str | None
+    deleted: int
+    forks: int
+    source: int
+    origin: str | None
+    inherited: str | None
+
+
+class Changes(msgspec.Struct):
+    """What one checkpoint changes, all at once."""
+
+    streams: list[StreamRow]
+    producers: list[tuple[int, str, int, int]]
+    removed: list[int]
+    extents: list[Extent]
+    segment_bytes: int
+    segment: int
+    journal_from: int
+    next_epoch: int
+    metrics: str
+
+
+class CatalogFull(OSError):
+    """There was no room for a transaction, and nothing of it happened."""
+
+
+class Catalog:
+    """One catalog file; `read_*` on the loop's connection, the rest on the writer's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        new = not self.path.exists()
+        self._writer = self._connect()
+        try:
+            if new or not self._table_exists("meta"):
+                self._writer.execute("BEGIN IMMEDIATE")
+                for statement in _SCHEMA.split(";"):
+                    self._writer.execute(statement)
+                self._put("version", VERSION)
+                self._put("journal_from", 1)
+                self._put("next_epoch", 1)
+                self._writer.execute("COMMIT")
+            version = int(self._meta("version", 0))
+        except sqlite3.DatabaseError as error:
+            self._writer.close()
+            raise StoreDamaged(str(self.path), 0, f"SQLite says: {error}") from error
+        if version > VERSION:
+            self._writer.close()
+            raise NewerFormat(str(self.path), version, VERSION)
+        self._reader = self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, cached_statements=64
+        )
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA cache_size=-8192")
+            connection.execute("PRAGMA temp_store=MEMORY")
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise StoreDamaged(str(self.path), 0, f"SQLite says: {error}") from error
+        return connection
+
+    def _table_exists(self, name: str) -> bool:
+        found = self._writer.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,))
+        return found.fetchone() is not None
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+    # Reading, on the loop
+
+    def stream_at(self, path: str) -> StreamRow | None:
+        """Find the stream that lives, or is kept, at a path."""
+        return self._stream("path", path)
+
+    def stream(self, number: int) -> StreamRow | None:
+        """Find a stream by its number."""
+        return self._stream("id", number)
+
+    def _stream(self, column: str, value: object) -> StreamRow | None:
+        query = f"SELECT {_STREAM_COLUMNS} FROM streams WHERE {column} = ?"  # noqa: S608 - ours
+        row = self._reader.execute(query, (value,)).fetchone()
+        return None if row is None else StreamRow(*row)
+
+    def producer(self, stream: int, producer_id: str) -> tuple[int, int] | None:
+        """Find the state of a producer."""
+        found: tuple[int, int] | None = self._reader.execute(
+            "SELECT epoch, seq FROM producers WHERE stream = ? AND producer_id = ?",
+            (stream, producer_id),
+        ).fetchone()
+        return found
+
+    def extents(self, stream: int, begin: int, end: int) -> list[Extent]:
+        """List the extents that hold a range of a stream, in order."""
+        rows = self._reader.execute(
+            "SELECT stream, start, length, segment, position FROM extents WHERE stream = ? "
+            "AND start >= coalesce((SELECT max(start) FROM extents WHERE stream = ? AND start <= ?)"
+            ", 0) AND start < ? ORDER BY start",
+            (stream, stream, begin, end),
+        )
+        return [Extent(*row) for row in rows]
+
+    def expired(self, now: float) -> Iterator[str]:
+        """Give paths of streams whose time is over as far as the catalog knows, page by page."""
+        after = (float("-inf"), 0)
+        while True:
+            rows = self._reader.execute(
+                "SELECT deadline, id, path FROM streams WHERE deadline <= ? "
+                "AND (deadline, id) > (?, ?) ORDER BY deadline, id LIMIT 256",
+                (now, *after),
+            ).fetchall()
+            if not rows:
+                return
+            yield from (path for _, _, path in rows)
+            after = (rows[-1][0], rows[-1][1])
+
+    def meta(self, key: str, default: Any = None) -> Any:
+        """Give a value of the catalog about itself."""
+        return self._meta(key, default)
+
+    def _meta(self, key: str, default: Any) -> Any:
+        row = self._writer.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return default if row is None else row[0]
+
+    # Writing, in the checkpoint's thread
+
+    def apply(self, changes: Changes) -> list[int]:
+        """Apply a checkpoint in one transaction; gives the segments that nobody needs any more."""
+        with self._transaction():
+            for number in changes.removed:
+                self._remove(number)
+            places = ",".join("?" * len(StreamRow._fields))
+            self._writer.executemany(
+                f"INSERT OR REPLACE INTO streams ({_STREAM_COLUMNS}) VALUES ({places})",  # noqa: S608 - ours
+                changes.streams,
+            )
+            self._writer.executemany(
+                "INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)", changes.producers
+            )
+            self._add_segment(changes.segment, changes.segment_bytes, changes.extents)
+            for key in ("journal_from", "next_epoch", "metrics"):
+                self._put(key, getattr(changes, key))
+            return self._drop_unused_segments()
+
+    def replace_extents(
+        self, old: Sequence[Extent], new: Sequence[Extent], segment: int, size: int
+    ) -> list[int]:
+        """Swap extents for others that hold the same bytes; gives the segments to delete."""
+        with self._transaction():
+            self._writer.executemany(
+                "DELETE FROM extents WHERE stream = ? AND start = ?",
+                [(extent.stream, extent.start) for extent in old],
+            )
+            self._writer.executemany(
+                "UPDATE segments SET live = live - ? WHERE id = ?",
+                [(extent.length, extent.segment) for extent in old],
+            )
+            self._add_segment(segment, size, new)
+            return self._drop_unused_segments()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit all of it; where there is no room, nothing, and say so with `CatalogFull`."""
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._writer.execute("COMMIT")
+        except BaseException as error:
+            if self._writer.in_transaction:  # some errors have made SQLite roll back already
+                self._writer.execute("ROLLBACK")
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                raise CatalogFull(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise
+
+    def segments(self) -> list[tuple[int, int, int]]:
+        """List the segments: number, size of the file, bytes that are still needed."""
+        return self._writer.execute("SELECT id, bytes, live FROM segments ORDER BY id").fetchall()
+
+    def extents_in(self, segment: int) -> list[Extent]:
+        """List what is still needed of a segment."""
+        rows = self._writer.execute(
+            "SELECT stream, start, length, segment, position FROM extents WHERE segment = ? "
+            "ORDER BY stream, start",
+            (segment,),
+        )
+        return [Extent(*row) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        """Count what the catalog holds."""
+        tables = ("streams", "producers", "extents", "segments")
+        return {
+            table: self._writer.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - ours
+            for table in tables
+        }
+
+    def put(self, key: str, value: object) -> None:
+        """Keep a value of the catalog about itself."""
+        self._put(key, value)
+
+    def backup(self, target: Path) -> None:
+        """Copy the catalog as it is, while it is in use."""
+        copy = sqlite3.connect(target, isolation_level=None)
+        try:
+            self._writer.backup(copy)
+        finally:
+            copy.close()
+
+    def _put(self, key: str, value: object) -> None:
+        self._writer.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def _remove(self, stream: int) -> None:
+        execute = self._writer.execute
+        for length, segment in execute(
+            "SELECT length, segment FROM extents WHERE stream = ?", (stream,)
+        ).fetchall():
+            execute("UPDATE segments SET live = live - ? WHERE id = ?", (length, segment))
+        for statement in (
+            "DELETE FROM extents WHERE stream = ?",
+            "DELETE FROM producers WHERE stream = ?",
+            "DELETE FROM streams WHERE id = ?",
+        ):
+            execute(statement, (stream,))
+
+    def _add_segment(self, segment: int, size: int, extents: Iterable[Extent]) -> None:
+        extents = list(extents)
+        if extents:
+            live = sum(extent.length for extent in extents)
+            self._writer.execute("INSERT INTO segments VALUES (?, ?, ?)", (segment, size, live))
+            self._writer.executemany("INSERT INTO extents VALUES (?, ?, ?, ?, ?)", extents)
+
+    def _drop_unused_segments(self) -> list[int]:
+        unused = [
+            number for (number,) in self._writer.execute("SELECT id FROM segments WHERE live <= 0")
+        ]
+        self._writer.execute("DELETE FROM segments WHERE live <= 0")
+        return unused
+
+
+def dump(value: object) -> str | None:
+    """Write a small value for a text column; None stays NULL."""
+    return None if value is None else json.dumps(value)
+
+
+def load(text: str | None) -> Any:
+    """Read what `dump` wrote."""
+    return None if text is None else json.loads(text)

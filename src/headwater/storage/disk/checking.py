@@ -1,0 +1,370 @@
+"""Checking a data directory: every checksum, and whether its files agree with each other.
+
+A view of the directory is taken, so a server may go on meanwhile. Nothing is changed.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headwater.errors import StoreDamaged
+from headwater.storage.disk import catalog
+from headwater.storage.disk.journal import Damage, check_header, journal_path, never_used
+from headwater.storage.disk.records import (
+    AppendRecord,
+    CreateRecord,
+    DamagedRecord,
+    Record,
+    decode,
+    stream_of,
+)
+from headwater.storage.disk.scanning import OpenSegment, Torn, read_journals, supposed_stream
+from headwater.storage.disk.segments import (
+    EXTENT_HEADER,
+    Extent,
+    segment_numbers,
+    segment_path,
+)
+from headwater.storage.disk.view import View, any_text, take_view
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes are done, of how many."""
+
+_MAX_MESSAGES: Final = 100
+
+
+def no_progress(_done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One damage: where it is, what it is, and whose."""
+
+    file: str
+    """Relative to the data directory."""
+    what: str
+    position: int | None = None
+    stream: int | None = None
+    path: str | None = None
+
+    def __str__(self) -> str:
+        where = self.file if self.position is None else f"{self.file}, byte {self.position}"
+        return f"{where}: {self.what}{whose(self.stream, self.path)}"
+
+
+def whose(stream: int | None, path: str | None) -> str:
+    """Name the stream that something is about."""
+    if stream is None:
+        return ""
+    return f" (stream {stream})" if path is None else f" (stream {stream}, {path})"
+
+
+class Report(msgspec.Struct):
+    """What a check has found."""
+
+    damages: list[Finding] = []
+    notes: list[str] = []
+    streams: int = 0
+    extents: int = 0
+    segments: int = 0
+    journals: int = 0
+    records: int = 0
+    bytes: int = 0
+    """How many bytes were read."""
+    catalog_damaged: bool = False
+    """The catalog itself is damaged, not only what it lists."""
+    journals_missing: bool = False
+    broken_streams: set[int] = set()
+    """Streams whose extents are damaged or don't fit together."""
+
+
+def check(folder: Path, progress: Progress = no_progress, *, live: bool | None = None) -> Report:
+    """Verify every checksum of a data directory."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headwater-check-") as scratch,
+        take_view(folder, Path(scratch), live=live) as view,
+    ):
+        return Check(view, progress).run()
+
+
+class Check:
+    """One check of one view."""
+
+    def __init__(self, view: View, progress: Progress) -> None:
+        self._view = view
+        self._progress = progress
+        self._report = Report()
+        self._total = sum(file.size for file in view.segments.values()) + sum(
+            path.stat().st_size for path in view.journals
+        )
+        self._db: sqlite3.Connection | None = None
+
+    def run(self) -> Report:
+        view, report = self._view, self._report
+        report.segments = len(view.segments)
+        report.journals = len(view.journals)
+        if view.catalog is None:
+            self._catalog_damage(view.catalog_error)
+            self._missing_journals()
+            self._journals()
+            return report
+        with closing(sqlite3.connect(view.catalog, isolation_level=None)) as self._db:
+            self._db.text_factory = any_text
+            try:
+                self._integrity()
+                self._missing_journals()
+                self._segments()
+                self._streams()
+                self._journals()
+            except sqlite3.DatabaseError as error:
+                self._catalog_damage(str(error))
+        self._orphans()
+        return report
+
+    def _found(
+        self,
+        file: Path | str,
+        what: str,
+        position: int | None = None,
+        stream: int | None = None,
+    ) -> None:
+        name = file if isinstance(file, str) else str(file.relative_to(self._view.folder))
+        path = None if stream is None else self._path(stream)
+        self._report.damages.append(Finding(name, what, position, stream, path))
+
+    def _path(self, stream: int) -> str | None:
+        if self._db is None:
+            return None
+        row = self._db.execute("SELECT path FROM streams WHERE id = ?", (stream,)).fetchone()
+        return None if row is None else row[0]
+
+    def _read(self, count: int) -> None:
+        self._report.bytes += count
+        self._progress(self._report.bytes, self._total)
+
+    # The catalog
+
+    def _catalog_damage(self, what: str, stream: int | None = None) -> None:
+        self._report.catalog_damaged = True
+        self._found(catalog.FILE, what, stream=stream)
+
+    def _integrity(self) -> None:
+        assert self._db is not None  # noqa: S101 - set by `run`
+        for (message,) in self._db.execute(f"PRAGMA integrity_check({_MAX_MESSAGES})").fetchall():
+            if message != "ok":
+                self._catalog_damage(f"SQLite says: {message}")
+
+    def _streams(self) -> None:
+        """Each stream's extents follow each other from its start to its end."""
+        assert self._db is not None  # noqa: S101 - set by `run`
+        rows = self._db.execute("SELECT id, start, end, source FROM streams ORDER BY id")
+        extents = groupby(
+            self._db.execute("SELECT stream, start, length FROM extents ORDER BY stream, start"),
+            key=itemgetter(0),
+        )
+        owner, runs = next(extents, (None, iter(())))
+        for number, start, end, source in rows:
+            self._report.streams += 1
+            while owner is not None and owner < number:
+                self._catalog_damage(f"it lists bytes of stream {owner}, which it does not know")
+                owner, runs = next(extents, (None, iter(())))
+            at = start
+            if owner == number:
+                for _, first, length in runs:
+                    if first != at:
+                        self._broken(number, f"bytes {at} to {first} are not listed in their order")
+                    at = first + length
+                owner, runs = next(extents, (None, iter(())))
+            if at != end:
+                self._broken(number, f"bytes {at} to {end} are not listed")
+            if not source and start:
+                self._broken(number, f"it begins at byte {start} without being a fork")
+        while owner is not None:
+            self._catalog_damage(f"it lists bytes of stream {owner}, which it does not know")
+            owner, runs = next(extents, (None, iter(())))
+        for what, query in _RULES:
+            for row in self._db.execute(query):
+                self._catalog_damage(what.format(*row))
+
+    def _broken(self, stream: int, what: str) -> None:
+        self._report.broken_streams.add(stream)
+        self._found(catalog.FILE, what, stream=stream)
+
+    # Segments
+
+    def _segments(self) -> None:
+        view = self._view
+        for number in view.missing_segments:
+            path = segment_path(view.folder / "segments", number)
+            self._found(path, "the file is missing")
+            for extent in self._extents_in(number):
+                self._damaged_extent(extent, path, extent.position, extent.start, extent.end)
+        for number, file in sorted(view.segments.items()):
+            reason = file.header_damage()
+            extents = self._extents_in(number)
+            if reason is not None:
+                self._found(file.path, reason, 0)
+                self._report.broken_streams.update(extent.stream for extent in extents)
+            for extent in extents:
+                self._extent(file, extent)
+
+    def _extents_in(self, number: int) -> list[Extent]:
+        assert self._db is not None  # noqa: S101 - set by `run`
+        query = (
+            "SELECT stream, start, length, segment, position FROM extents "
+            "WHERE segment = ? ORDER BY position"
+        )
+        return [Extent(*row) for row in self._db.execute(query, (number,))]
+
+    def _extent(self, file: OpenSegment, extent: Extent) -> None:
+        self._report.extents += 1
+        if extent.length <= 0 or extent.position < EXTENT_HEADER:
+            self._broken(extent.stream, f"its extent at byte {extent.start} can't be")
+            return
+        if not file.holds(extent):
+            what = f"the header of the extent of bytes {extent.start} to {extent.end} is damaged"
+            self._report.broken_streams.add(extent.stream)
+            self._found(file.path, what, extent.position - EXTENT_HEADER, extent.stream)
+        for first, last in file.damaged_blocks(extent):
+            self._damaged_extent(
+                extent,
+                file.path,
+                extent.position + first,
+                extent.start + first,
+                extent.start + last,
+            )
+        self._read(extent.length + EXTENT_HEADER)
+
+    def _damaged_extent(
+        self, extent: Extent, file: Path, position: int, begin: int, end: int
+    ) -> None:
+        self._report.broken_streams.add(extent.stream)
+        self._found(file, f"bytes {begin} to {end} are damaged", position, extent.stream)
+
+    def _orphans(self) -> None:
+        folder = self._view.folder / "segments"
+        unknown = set(segment_numbers(folder)) - set(self._view.segments)
+        if unknown and not self._view.live:
+            self._report.notes.append(
+                f"{len(unknown)} segments are of no use; the next start deletes them: "
+                + ", ".join(segment_path(folder, number).name for number in sorted(unknown))
+            )
+
+    # The journal
+
+    def _missing_journals(self) -> None:
+        view = self._view
+        self._report.journals_missing = bool(view.missing_journals)
+        for number in view.missing_journals:
+            self._found(journal_path(view.folder / "journal", number), "the file is missing")
+
+    def _journals(self) -> None:
+        ends = Ends(self._db)
+        folder = Path("journal")
+        for path, item in read_journals(list(self._usable_journals())):
+            name = str(folder / path.name)
+            if isinstance(item, Torn):
+                if not self._view.live:
+                    self._report.notes.append(
+                        f"{name}, byte {item.position}: a write that never finished; "
+                        "the next start cuts it off."
+                    )
+            elif isinstance(item, Damage):
+                what = f"bytes {item.position} to {item.end} don't hold what their checksum says"
+                self._found(name, what, item.position, supposed_stream(path, item))
+            else:
+                self._report.records += 1
+                try:
+                    wrong = ends.follow(decode(item.body))
+                except DamagedRecord as error:
+                    wrong = str(error)
+                if wrong is not None and self._db is not None:
+                    self._found(name, wrong, item.position, stream_of(item.body))
+                self._read(len(item.body))
+
+    def _usable_journals(self) -> Iterator[Path]:
+        for path in self._view.journals:
+            try:
+                if never_used(path):
+                    continue
+                check_header(path)
+            except StoreDamaged as damage:
+                self._found(f"journal/{path.name}", damage.reason, 0)
+            yield path
+
+
+_RULES: Final = (
+    (
+        "stream {0} is a fork of stream {1}, which is not there",
+        """SELECT f.id, f.source FROM streams f LEFT JOIN streams s ON s.id = f.source
+        WHERE f.source != 0 AND s.id IS NULL""",
+    ),
+    (
+        "stream {0} begins behind the end of stream {1}, which it is a fork of",
+        """SELECT f.id, f.source FROM streams f JOIN streams s ON s.id = f.source
+        WHERE f.start > s.end""",
+    ),
+    (
+        "stream {0} has {1} forks, not {2}",
+        """SELECT s.id, count(f.id), s.forks FROM streams s LEFT JOIN streams f ON f.source = s.id
+        GROUP BY s.id HAVING count(f.id) != s.forks""",
+    ),
+    (
+        "stream {0} is newer than the newest that was counted",
+        "SELECT id FROM streams WHERE id >= (SELECT value FROM meta WHERE key = 'next_epoch')",
+    ),
+    (
+        "it lists producers of stream {0}, which it does not know",
+        "SELECT DISTINCT stream FROM producers WHERE stream NOT IN (SELECT id FROM streams)",
+    ),
+    (
+        "{1} bytes of segment {0} are in use, not {2}",
+        """SELECT s.id, coalesce(sum(e.length), 0), s.live FROM segments s
+        LEFT JOIN extents e ON e.segment = s.id
+        GROUP BY s.id HAVING coalesce(sum(e.length), 0) != s.live""",
+    ),
+    (
+        "it lists bytes in segment {0}, which it does not know",
+        "SELECT DISTINCT segment FROM extents WHERE segment NOT IN (SELECT id FROM segments)",
+    ),
+)
+"""What must hold in the catalog, as queries for what breaks it."""
+
+
+class Ends:
+    """Follows where each stream ends as the journal goes on."""
+
+    def __init__(self, db: sqlite3.Connection | None) -> None:
+        self._db = db
+        self._ends: dict[int, int] = {}
+
+    def _end(self, stream: int) -> int | None:
+        if stream not in self._ends and self._db is not None:
+            row = self._db.execute("SELECT end FROM streams WHERE id = ?", (stream,)).fetchone()
+            if row is not None:
+                self._ends[stream] = row[0]
+        return self._ends.get(stream)
+
+    def follow(self, record: Record) -> str | None:
+        """Go on by one record; says why it can't be applied, if so."""
+        if isinstance(record, CreateRecord):
+            meta = record.meta
+            self._ends[record.stream] = meta.at + len(record.data)
+            if meta.source and self._end(meta.source) is None:
+                return f"it makes a fork of stream {meta.source}, which is not known"
+            return None
+        end = self._end(record.stream)
+        if end is None:
+            return "it belongs to a stream that is not known"
+        if isinstance(record, AppendRecord) and record.start >= end:
+            self._ends[record.stream] = record.start + len(record.data)
+            if record.start > end:
+                return f"bytes {end} to {record.start} before it are missing"
+        return None

@@ -1,0 +1,133 @@
+"""Checkpoints: what the journal holds moves into one new segment and the catalog.
+
+The loop takes a snapshot between two batches, just when a new journal file is begun: it is the
+state at that very point of the journal. A thread writes the segment, syncs it, and commits the
+catalog with the number of the new file. From then on the older journal files are not needed.
+"""
+
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+
+from headwater.protocol.framing import Buffer
+from headwater.storage.disk import faults
+from headwater.storage.disk.catalog import Catalog, CatalogFull, Changes, StreamRow
+from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.registry import Registry
+from headwater.storage.disk.segments import SegmentWriter, segment_path
+from headwater.storage.disk.streams import DiskStream
+
+
+class Saved(msgspec.Struct):
+    """A stream in a snapshot, and what has to be given back if it can't be saved."""
+
+    stream: DiskStream
+    end: int
+    producers: dict[str, tuple[int, int]]
+
+
+class Snapshot(msgspec.Struct):
+    """Everything that one checkpoint saves."""
+
+    rows: list[StreamRow]
+    producers: list[tuple[int, str, int, int]]
+    data: list[tuple[int, int, list[Buffer]]]
+    saved: list[Saved]
+    removed: list[int]
+    journal_from: int
+    next_epoch: int
+    started: float
+
+
+def take(registry: Registry, journal_from: int) -> Snapshot:
+    """Take a snapshot of all unsaved durable state; the registry starts a new count."""
+    snapshot = Snapshot([], [], [], [], [], journal_from, registry.next_epoch, perf_counter())
+    for stream in registry.dirty.values():
+        log = stream.log
+        snapshot.rows.append(stream.row())
+        if log.end > log.start:
+            snapshot.data.append((stream.number, log.start, log.slice(log.start, log.end)))
+        producers = stream.unsaved_producers
+        if producers:
+            stream.unsaved_producers = {}
+            snapshot.producers += [
+                (stream.number, producer_id, *state) for producer_id, state in producers.items()
+            ]
+        snapshot.saved.append(Saved(stream, log.end, dict(producers)))
+        stream.saving = True
+        stream.new = False
+    snapshot.data.sort(key=lambda item: item[0])
+    snapshot.removed = list(registry.removed)
+    registry.removing = registry.removed
+    registry.removed = set()
+    registry.dirty = {}
+    return snapshot
+
+
+def write(
+    snapshot: Snapshot, folder: Path, segment: int, catalog: Catalog, metrics: Metrics
+) -> list[int]:
+    """Save a snapshot, in a thread; gives the segments that are no longer needed."""
+    faults.reach("segment-before-write")
+    size = 0
+    extents = []
+    if snapshot.data:
+        writer = SegmentWriter(folder, segment)
+        try:
+            for stream, start, buffers in snapshot.data:
+                writer.add(stream, start, buffers)
+            writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        size = sum(extent.length for extent in writer.extents)
+        extents = writer.extents
+    faults.reach("segment-written")
+    faults.reach("catalog-before-commit")
+    metrics.segment_bytes += size
+    changes = Changes(
+        streams=snapshot.rows,
+        producers=snapshot.producers,
+        removed=snapshot.removed,
+        extents=extents,
+        segment_bytes=size,
+        segment=segment,
+        journal_from=snapshot.journal_from,
+        next_epoch=snapshot.next_epoch,
+        metrics=metrics.dump(),
+    )
+    try:
+        unused = catalog.apply(changes)
+    except CatalogFull:
+        # Nothing of it was committed: the segment would only take room from the next attempt.
+        segment_path(folder, segment).unlink(missing_ok=True)
+        raise
+    faults.reach("catalog-committed")
+    return unused
+
+
+def succeeded(snapshot: Snapshot, registry: Registry) -> None:
+    """Drop from memory what the segment has now."""
+    for saved in snapshot.saved:
+        stream = saved.stream
+        stream.saving = False
+        before = stream.log.start
+        stream.log.drop_before(saved.end)
+        if not stream.deleted or stream.forks:
+            registry.tail_bytes -= stream.log.start - before
+    registry.removing = set()
+
+
+def failed(snapshot: Snapshot, registry: Registry) -> None:
+    """Take everything back: the next checkpoint has to save it."""
+    for saved in snapshot.saved:
+        stream = saved.stream
+        stream.saving = False
+        if stream.number in registry.removed or stream.number in registry.removing:
+            continue
+        registry.dirty.setdefault(stream.number, stream)
+        for producer_id, state in saved.producers.items():
+            stream.unsaved_producers.setdefault(producer_id, state)  # type: ignore[arg-type] # as it was
+    registry.removed |= registry.removing
+    registry.removing = set()

@@ -1,0 +1,217 @@
+"""Group commit: one sync acknowledges everyone who arrived while the last one ran.
+
+Operations are handed over with the bytes of their records. At the end of the turn they are written;
+while the sync runs, those that arrive form the next batch. When it is done, all of the batch is
+published and everyone who waits for it goes on, in the same turn of the loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator
+from contextvars import Context
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+from headwater.storage.disk import faults
+from headwater.storage.disk.journal import JournalWriter
+from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.syncing import Sync
+
+log: Final = logging.getLogger("headwater.disk")
+
+
+class Operation(Protocol):
+    """A change that was decided on and waits to be durable."""
+
+    def publish(self) -> None:
+        """Let it be seen: it is durable."""
+
+    def undo(self) -> None:
+        """Take it back: it never happened."""
+
+
+class Commit:
+    """What everyone of one batch waits for: an awaitable like a future, but at once.
+
+    Waiting gives None once the batch is durable, or the error that kept it from being so.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_callbacks", "_loop", "done", "error")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._asyncio_future_blocking = False
+        self._callbacks: list[tuple[Callable[[Any], object], Context | None]] = []
+        self._loop = loop
+        self.done = False
+        self.error: OSError | None = None
+
+    def __await__(self) -> Generator["Commit", None, OSError | None]:
+        if not self.done:
+            self._asyncio_future_blocking = True
+            yield self
+        return self.error
+
+    def add_done_callback(
+        self, callback: Callable[[Any], object], *, context: Context | None = None
+    ) -> None:
+        self._callbacks.append((callback, context))
+
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        kept = [item for item in self._callbacks if item[0] != callback]
+        removed = len(self._callbacks) - len(kept)
+        self._callbacks = kept
+        return removed
+
+    def resolve(self, error: OSError | None) -> None:
+        """Have everyone who waits go on, now."""
+        self.done = True
+        self.error = error
+        callbacks, self._callbacks = self._callbacks, []
+        for callback, context in callbacks:
+            if context is None:
+                callback(self)
+            else:
+                context.run(callback, self)
+
+    # What a task asks of whatever it waits for
+
+    def result(self) -> None:
+        """Nothing is raised here: the error, if any, is what waiting gives."""
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - as futures have it
+        """A commit can't be called off; a cancelled task is told once it is done."""
+        return False
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+
+class GroupCommit:
+    """Turns operations into durable batches, in the order in which they came."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        journal: JournalWriter,
+        sync: Sync | None,
+        metrics: Metrics,
+        after_batch: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._sync = sync
+        self._metrics = metrics
+        self._after_batch = after_batch
+        self._operations: list[Operation] = []
+        self._records: list[list[bytes]] = []
+        self._commit = Commit(loop)
+        self._under_way: tuple[list[Operation], Commit] | None = None
+        self._started = 0.0
+        self._scheduled = False
+        self.journal = journal
+        self.held = False
+        """While true no new batch is begun: memory has to be freed first."""
+        self.failure: OSError | None = None
+        """Set when a sync has failed: from then on nothing is written until a restart."""
+
+    @property
+    def idle(self) -> bool:
+        return self._under_way is None and not self._operations
+
+    def add(self, record: list[bytes], operation: Operation) -> Commit:
+        """Hand over an operation with its record."""
+        self._operations.append(operation)
+        self._records.append(record)
+        if not self._scheduled and self._under_way is None:
+            self._schedule()
+        return self._commit
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._begin)
+
+    def release(self) -> None:
+        """Go on after being held."""
+        self.held = False
+        if self._operations and self._under_way is None:
+            self._begin()
+
+    async def settle(self) -> None:
+        """Wait until everything that was handed over is durable, or has failed."""
+        while not self.idle:
+            if self._operations:
+                await self._commit
+            elif self._under_way is not None:
+                await self._under_way[1]
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._under_way is not None or not self._operations or self.held:
+            return
+        journal = self.journal
+        batch = (self._operations, self._commit)
+        records = self._records
+        self._operations, self._records, self._commit = [], [], Commit(self._loop)
+        self._under_way = batch
+        before = journal.position
+        self._started = perf_counter()
+        try:
+            if self.failure is not None:
+                raise self.failure
+            journal.write(records)
+        except OSError as error:
+            self._write_failed(error)
+            return
+        self._metrics.batches += 1
+        self._metrics.batch_operations += len(batch[0])
+        self._metrics.journal_bytes += journal.position - before
+        if self._sync is None:
+            self._synced(None)
+        else:
+            self._sync.start(journal.fd, self._synced)
+
+    def _synced(self, error: OSError | None) -> None:
+        if error is not None:
+            # What the kernel did with the pages is unknown, and asking again would only hide it.
+            self.failure = error
+            log.critical("sync failed, nothing more is written until a restart error=%s", error)
+            self._fail(error)
+            return
+        faults.reach("journal-synced")
+        self._metrics.sync_seconds.add(perf_counter() - self._started)
+        assert self._under_way is not None  # noqa: S101 - a sync belongs to a batch
+        operations, commit = self._under_way
+        for operation in operations:
+            operation.publish()
+        self._under_way = None
+        self._after_batch()
+        commit.resolve(None)
+        if self._operations and not self._scheduled:
+            if self._sync is not None:
+                self._begin()
+            else:  # this batch is done before `_begin` returns: don't pile them up
+                self._schedule()
+
+    def _write_failed(self, error: OSError) -> None:
+        """Refuse the batch, and make sure that nothing of it is found after a crash."""
+        log.error("writing the journal failed error=%s", error)
+        if self.failure is None:
+            try:
+                self.journal.cut()
+            except OSError as worse:
+                self.failure = worse
+        self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        """Take back what is under way and what was decided on top of it, newest first."""
+        commits = [self._commit]
+        operations = self._operations
+        if self._under_way is not None:
+            operations = self._under_way[0] + operations
+            commits.insert(0, self._under_way[1])
+        self._under_way = None
+        self._operations, self._records, self._commit = [], [], Commit(self._loop)
+        for operation in reversed(operations):
+            operation.undo()
+        self._metrics.failed_batches += 1
+        for commit in commits:
+            commit.resolve(error)

@@ -1,0 +1,55 @@
+"""Named points at which a test can end or fail the process: nothing happens unless it is asked for.
+
+`HEADWATER_FAULTS=journal-written:3` kills the process the third time it reaches that point;
+`HEADWATER_FAULTS=sync-fails:3` makes the third sync of the journal fail.
+"""
+
+import os
+import signal
+from typing import Final
+
+VARIABLE: Final = "HEADWATER_FAULTS"
+
+KILL_POINTS: Final = (
+    "journal-before-write",
+    "journal-written",
+    "journal-synced",
+    "segment-before-write",
+    "segment-written",
+    "catalog-before-commit",
+    "catalog-committed",
+    "journal-before-delete",
+    "journal-deleted",
+    "recovery-started",
+    "recovery-replayed",
+    "compaction-written",
+    "compaction-committed",
+)
+
+
+def _parse(text: str) -> dict[str, int]:
+    """Read `name:count,name:count`."""
+    pairs = (item.partition(":") for item in text.split(",") if item)
+    return {name: int(count or 1) for name, _, count in pairs}
+
+
+_armed: Final = _parse(os.environ.get(VARIABLE, ""))
+
+
+def _due(name: str) -> bool:
+    left = _armed.get(name)
+    if left is None:
+        return False
+    _armed[name] = left - 1
+    return left == 1
+
+
+def reach(point: str) -> None:
+    """Die here, as a power cut would have it, if this point is armed."""
+    if _armed and _due(point):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails(point: str) -> bool:
+    """Tell whether an operation is to be reported as failed."""
+    return bool(_armed) and _due(point)

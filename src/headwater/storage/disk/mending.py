@@ -1,0 +1,309 @@
+"""Mending a catalog: each stream keeps what is whole from its start on, up to the first hole.
+
+A stream that lost bytes gets a new number, which is its epoch (docs/decisions/0006): what was kept
+is inherited from the old one, as a fork would. So the offsets of what was lost are never mistaken
+for those of what is appended later. The old one stays as a deleted source, until its heir is
+deleted.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from headwater.protocol.content_types import media_type
+from headwater.protocol.framing import cut as framing_cut
+from headwater.protocol.offsets import Lineage
+from headwater.storage.disk.catalog import StreamRow, dump, load
+from headwater.storage.disk.checking import whose
+from headwater.storage.disk.rebuilding import all_streams, put_meta, put_streams
+from headwater.storage.disk.scanning import OpenSegment
+from headwater.storage.disk.segments import Extent, SegmentWriter
+from headwater.storage.disk.view import open_segments
+
+_HIDDEN: Final = "__ds/damaged/{}"
+"""No request can name such a path."""
+_JSON: Final = "application/json"
+_BINARY: Final = "application/octet-stream"
+
+
+class Piece(NamedTuple):
+    """An extent, and how much of it is whole."""
+
+    extent: Extent
+    length: int
+
+
+class Mender:
+    """Changes a copy of the catalog so that it lists only what is whole."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        files: dict[int, OpenSegment],
+        folder: Path,
+        number: int,
+        held: ExitStack,
+    ) -> None:
+        self._db = db
+        self._files = files
+        self._folder = folder
+        self._number = number
+        """Of the next segment, for bytes that have to be written anew."""
+        self._held = held
+        self._writer: SegmentWriter | None = None
+        self._found: dict[int, list[Extent]] = defaultdict(list)
+        for file in files.values():
+            for extent in file.extents():
+                self._found[extent.stream].append(extent)
+        self._cut: set[int] = set()
+        self.dropped: list[str] = []
+
+    def streams_in_segments(self) -> set[int]:
+        """List the streams that segments hold bytes of."""
+        return set(self._found)
+
+    def first_byte(self, stream: int) -> int:
+        """Tell where the bytes of a stream begin that segments hold."""
+        return min(extent.start for extent in self._found[stream])
+
+    # Bytes
+
+    def mend(self, stream: int, start: int, end: int | None, content_type: str) -> int:
+        """List what is whole of a stream, at most up to `end`; gives where that ends."""
+        listed = self._listed(stream)
+        pieces = list(self._follow(stream, listed, start, end))
+        self._db.execute("DELETE FROM extents WHERE stream = ?", (stream,))
+        at = start
+        for extent, whole in pieces:
+            length = whole if end is None else min(whole, end - at)
+            if length < extent.length:
+                data = self._files[extent.segment].read(extent, length)
+                length = framing_cut(data, media_type(content_type) or _BINARY) or 0
+            if length:
+                self._list(self._kept(extent, length))
+            at += length
+        return at
+
+    def _listed(self, stream: int) -> list[Extent]:
+        query = (
+            "SELECT stream, start, length, segment, position FROM extents "
+            "WHERE stream = ? ORDER BY start"
+        )
+        return [Extent(*row) for row in self._db.execute(query, (stream,))]
+
+    def _follow(
+        self, stream: int, listed: list[Extent], start: int, end: int | None
+    ) -> Iterator[Piece]:
+        """Go from extent to extent, up to the first hole."""
+        options: dict[int, list[Extent]] = defaultdict(list)
+        for extent in dict.fromkeys((*listed, *self._found.get(stream, ()))):
+            if extent.length > 0 and extent.segment in self._files:
+                options[extent.start].append(extent)
+        at = start
+        while options.get(at) and (end is None or at < end):
+            pieces = [Piece(extent, self._whole(extent)) for extent in options[at]]
+            best = max(pieces, key=lambda piece: piece.length)
+            if not best.length:
+                return
+            yield best
+            if best.length < best.extent.length:
+                return
+            at = best.extent.end
+
+    def _whole(self, extent: Extent) -> int:
+        return self._files[extent.segment].whole_length(extent)
+
+    def _kept(self, extent: Extent, length: int) -> Extent:
+        """Leave an extent where it is, or write it anew where it is not whole."""
+        file = self._files[extent.segment]
+        if length == extent.length and file.holds(extent) and file.header_damage() is None:
+            return extent
+        return self._write(extent.stream, extent.start, file.read(extent, length))
+
+    def _write(self, stream: int, start: int, data: bytes) -> Extent:
+        if self._writer is None:
+            self._writer = SegmentWriter(self._folder / "segments", self._number)
+            self._number += 1
+        self._writer.add(stream, start, [data])
+        return self._writer.extents[-1]
+
+    def _read(self, extent: Extent) -> bytes:
+        if extent.segment not in self._files:
+            self.settle()
+        return self._files[extent.segment].read(extent, extent.length)
+
+    def settle(self) -> None:
+        """Make durable, and readable, what was written."""
+        if self._writer is not None:
+            self._writer.finish()
+            self._files |= open_segments(self._folder, [self._writer.number], self._held)
+            self._writer = None
+
+    def _list(self, extent: Extent) -> None:
+        self._db.execute("INSERT INTO extents VALUES (?, ?, ?, ?, ?)", extent)
+
+    def content_type(self, stream: int) -> str:
+        """Guess what a stream holds: JSON if every line is a message as it is stored."""
+        rest = b""
+        seen = False
+        for extent in self._listed(stream):
+            lines = (rest + self._read(extent)).split(b"\n")
+            rest = lines.pop()
+            if not holds_messages(lines):
+                return _BINARY
+            seen = seen or bool(lines)
+        return _JSON if seen and not rest else _BINARY
+
+    # Streams
+
+    def cut(self, stream: int) -> None:
+        """Remember that a stream has lost what came behind its end."""
+        self._cut.add(stream)
+
+    def mend_broken(self, streams: Iterable[int]) -> None:
+        """Cut streams at their first hole."""
+        wanted = set(streams)
+        for row in all_streams(self._db):
+            if row.id not in wanted:
+                continue
+            end = self.mend(row.id, row.start, row.end, row.content_type)
+            if end < row.end:
+                self.dropped.append(
+                    f"Bytes {end} to {row.end}{whose(row.id, row.path)} are dropped."
+                )
+                put_streams(self._db, [row._replace(end=end)])
+                self.cut(row.id)
+
+    def finish(self) -> None:
+        """Settle what follows from all cuts: forks, epochs and counts."""
+        self._find_sources()
+        self._rebase()
+        self._turn()
+        self._db.execute(
+            "UPDATE streams SET forks = "
+            "(SELECT count(*) FROM streams AS forks WHERE forks.source = streams.id)"
+        )
+        self._db.execute("DELETE FROM producers WHERE stream NOT IN (SELECT id FROM streams)")
+        self._db.execute("DELETE FROM extents WHERE stream NOT IN (SELECT id FROM streams)")
+        self._count_segments()
+        self.settle()
+
+    def _next_number(self) -> int:
+        (number,) = self._db.execute("SELECT value FROM meta WHERE key = 'next_epoch'").fetchone()
+        (last,) = self._db.execute("SELECT coalesce(max(id), 0) FROM streams").fetchone()
+        following = max(int(number), int(last) + 1)
+        put_meta(self._db, "next_epoch", following + 1)
+        return following
+
+    def _find_sources(self) -> None:
+        """A fork whose source is lost keeps only what it wrote itself."""
+        rows = {row.id: row for row in all_streams(self._db)}
+        for row in rows.values():
+            if row.source and row.source not in rows:
+                self.dropped.append(
+                    f"Bytes 0 to {row.start}{whose(row.id, row.path)} are dropped: they belonged "
+                    f"to stream {row.source}, which is lost."
+                )
+                put_streams(self._db, [row._replace(source=0, origin=None, inherited=None)])
+
+    def _rebase(self) -> None:
+        """A stream of its own begins at byte 0; one that does not is written anew."""
+        for row in all_streams(self._db):
+            if row.source or not row.start:
+                continue
+            number = self._next_number()
+            for extent in self._listed(row.id):
+                data = self._read(extent)
+                self._list(self._write(number, extent.start - row.start, data))
+            self._remove(row.id)
+            put_streams(self._db, [row._replace(id=number, start=0, end=row.end - row.start)])
+            self._db.execute("UPDATE producers SET stream = ? WHERE stream = ?", (number, row.id))
+            self._db.execute("UPDATE streams SET source = ? WHERE source = ?", (0, row.id))
+            self._cut.discard(row.id)
+
+    def _remove(self, stream: int) -> None:
+        self._db.execute("DELETE FROM extents WHERE stream = ?", (stream,))
+        self._db.execute("DELETE FROM streams WHERE id = ?", (stream,))
+
+    def _turn(self) -> None:
+        """Give each stream that was cut a new number, and each fork of what was lost as well."""
+        ends: dict[int, int] = {}
+        for row in all_streams(self._db):
+            end = row.end
+            if row.source and row.start > ends[row.source]:
+                end = ends[row.source]
+                self.dropped.append(
+                    f"Bytes {end} to {row.end}{whose(row.id, row.path)} are dropped: they lie "
+                    f"behind what is lost of stream {row.source}, of which it is a fork."
+                )
+                self.cut(row.id)
+            ends[row.id] = end
+            if row.id in self._cut:
+                self._turn_one(row, end)
+
+    def _turn_one(self, row: StreamRow, end: int) -> None:
+        if end < row.start:
+            self._db.execute("DELETE FROM extents WHERE stream = ?", (row.id,))
+        lineage = Lineage(row.id, tuple((upto, epoch) for upto, epoch in load(row.inherited) or ()))
+        if end < row.start:
+            lineage = lineage.fork(end, row.id)
+        old = row._replace(
+            start=min(row.start, end), end=end, inherited=dump(lineage.inherited or None)
+        )
+        if row.deleted:  # kept for its forks alone: nobody appends to it
+            put_streams(self._db, [old])
+            return
+        number = self._next_number()
+        heir = lineage.fork(end, number)
+        put_streams(
+            self._db,
+            [
+                old._replace(path=_HIDDEN.format(row.id), deleted=1, deadline=None),
+                row._replace(
+                    id=number, start=end, end=end, source=row.id, inherited=dump(heir.inherited)
+                ),
+            ],
+        )
+        self._db.execute("UPDATE producers SET stream = ? WHERE stream = ?", (number, row.id))
+
+    def _count_segments(self) -> None:
+        sizes = dict(self._db.execute("SELECT id, bytes FROM segments").fetchall())
+        live = self._db.execute(
+            "SELECT segment, sum(length) FROM extents GROUP BY segment"
+        ).fetchall()
+        self._db.execute("DELETE FROM segments")
+        for number, used in live:
+            size = sizes.get(number) or self._payload(number, used)
+            self._db.execute("INSERT INTO segments VALUES (?, ?, ?)", (number, size, used))
+
+    def _payload(self, number: int, used: int) -> int:
+        file = self._files.get(number)
+        return used if file is None else max(used, sum(extent.length for extent in file.extents()))
+
+
+def holds_messages(lines: list[bytes]) -> bool:
+    """Tell whether all lines are JSON messages as they are stored."""
+    try:
+        for line in lines:
+            if not line.endswith(b","):
+                return False
+            msgspec.json.decode(line[:-1], type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def guess(data: bytes) -> str:
+    """Guess what bytes are: JSON messages as they are stored, or anything."""
+    lines = data.split(b"\n")
+    return _JSON if not lines.pop() and lines and holds_messages(lines) else _BINARY
+
+
+def needed_segments(db: sqlite3.Connection) -> set[int]:
+    """List the segments that a catalog refers to."""
+    return {number for (number,) in db.execute("SELECT id FROM segments")}

@@ -1,0 +1,146 @@
+"""Records of the journal: what one request changed, all of it or nothing.
+
+    kind u8 | stream u64 | payload
+
+All numbers are little-endian; the journal puts length and checksum before each record. Payloads:
+
+    CREATE   meta length u32 | meta (msgpack) | first bytes
+    APPEND   start u64 | time f64 | extras length u16 | extras (msgpack) | bytes
+    DELETE   time f64
+
+`start` is where the bytes belong in their stream. A record that is replayed over a state which has
+them already changes nothing.
+"""
+
+from struct import Struct as Layout
+from typing import Final
+
+import msgspec
+
+CREATE: Final = 1
+APPEND: Final = 2
+DELETE: Final = 3
+
+_PREFIX: Final = Layout("<BQ")
+_APPEND: Final = Layout("<BQQdH")
+_META: Final = Layout("<BQI")
+_DELETE: Final = Layout("<BQd")
+MIN_LENGTH: Final = _PREFIX.size
+MAX_LENGTH: Final = 2**31
+_SPLIT_BYTES: Final = 8 * 1024
+
+
+class CreateMeta(msgspec.Struct, array_like=True, frozen=True):
+    """Everything about a new stream but its bytes."""
+
+    path: str
+    content_type: str
+    ttl: int | None
+    expires_at: str | None
+    instant: float | None
+    closed: bool
+    now: float
+    source_path: str | None = None
+    source: int = 0
+    anchor: tuple[int, int] = (0, 0)
+    sub_offset: int = 0
+    at: int = 0
+
+
+class AppendExtras(msgspec.Struct, array_like=True, frozen=True):
+    """What an append changes besides the bytes; most change nothing."""
+
+    close: bool = False
+    seq: str | None = None
+    producer: tuple[str, int, int] | None = None
+
+
+class CreateRecord(msgspec.Struct, frozen=True):
+    """A stream came to be."""
+
+    stream: int
+    meta: CreateMeta
+    data: bytes
+
+
+class AppendRecord(msgspec.Struct, frozen=True):
+    """A stream grew, was closed, or both."""
+
+    stream: int
+    start: int
+    now: float
+    extras: AppendExtras
+    data: bytes
+
+
+class DeleteRecord(msgspec.Struct, frozen=True):
+    """A stream was deleted, by a client or by its expiry."""
+
+    stream: int
+    now: float
+
+
+Record = CreateRecord | AppendRecord | DeleteRecord
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_meta: Final = msgspec.msgpack.Decoder(CreateMeta).decode
+_decode_extras: Final = msgspec.msgpack.Decoder(AppendExtras).decode
+NOTHING_ELSE: Final = AppendExtras()
+
+
+class DamagedRecord(ValueError):
+    """The bytes are not a record, although their checksum holds."""
+
+
+def encode_append(
+    stream: int, start: int, now: float, extras: AppendExtras, data: bytes
+) -> list[bytes]:
+    """Write an append as one part or two; large data is not copied."""
+    if extras is NOTHING_ELSE:
+        head = _APPEND.pack(APPEND, stream, start, now, 0)
+    else:
+        more = _encode(extras)
+        head = _APPEND.pack(APPEND, stream, start, now, len(more)) + more
+    return _parts(head, data)
+
+
+def encode_create(stream: int, meta: CreateMeta, data: bytes) -> list[bytes]:
+    """Write a creation as one part or two."""
+    encoded = _encode(meta)
+    return _parts(_META.pack(CREATE, stream, len(encoded)) + encoded, data)
+
+
+def encode_delete(stream: int, now: float) -> list[bytes]:
+    """Write a deletion."""
+    return [_DELETE.pack(DELETE, stream, now)]
+
+
+def _parts(head: bytes, data: bytes) -> list[bytes]:
+    return [head + data] if len(data) <= _SPLIT_BYTES else [head, data]
+
+
+def decode(body: bytes) -> Record:
+    """Read a record from what its header announced and its checksum confirmed."""
+    kind = body[0]
+    try:
+        if kind == APPEND:
+            _, stream, start, now, length = _APPEND.unpack_from(body)
+            end = _APPEND.size + length
+            extras = _decode_extras(body[_APPEND.size : end]) if length else NOTHING_ELSE
+            return AppendRecord(stream, start, now, extras, body[end:])
+        if kind == CREATE:
+            _, stream, length = _META.unpack_from(body)
+            end = _META.size + length
+            return CreateRecord(stream, _decode_meta(body[_META.size : end]), body[end:])
+        if kind == DELETE:
+            _, stream, now = _DELETE.unpack_from(body)
+            return DeleteRecord(stream, now)
+    except Exception as error:
+        raise DamagedRecord(f"a record of kind {kind} can't be read: {error}") from error
+    raise DamagedRecord(f"records of kind {kind} are not known to this version")
+
+
+def stream_of(body: bytes) -> int:
+    """Give the stream that a record is about, whatever its kind."""
+    number: int = _PREFIX.unpack_from(body)[1]
+    return number

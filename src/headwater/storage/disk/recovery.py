@@ -1,0 +1,158 @@
+"""Recovery: the journal replayed over the catalog.
+
+A write that never finished leaves a torn batch behind the last whole one, with nothing whole after
+it: it was never acknowledged, and is cut off. Anything else that is not a record is damage, and the
+store does not start over it.
+"""
+
+import logging
+import os
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from headwater.errors import StoreDamaged
+from headwater.storage.disk import faults
+from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.journal import (
+    Damage,
+    check_header,
+    journal_numbers,
+    journal_path,
+    never_used,
+    read_journal,
+    retire,
+)
+from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.records import (
+    AppendRecord,
+    CreateRecord,
+    DamagedRecord,
+    DeleteRecord,
+    Record,
+    decode,
+)
+from headwater.storage.disk.registry import Registry
+from headwater.storage.disk.segments import segment_numbers, segment_path
+from headwater.storage.disk.streams import DiskStream
+
+log: Final = logging.getLogger("headwater.disk")
+
+
+def recover(
+    journals: Path, segments: Path, catalog: Catalog, registry: Registry, metrics: Metrics
+) -> int:
+    """Bring the registry to the last acknowledged state; gives the number for a new journal."""
+    faults.reach("recovery-started")
+    started = perf_counter()
+    first = int(catalog.meta("journal_from"))
+    numbers = journal_numbers(journals)
+    retire(journals, first)  # a checkpoint may have saved them, and died before it could
+    numbers = [number for number in numbers if number >= first]
+    _check_complete(journals, numbers, first, registry)
+    replay = Replay(registry)
+    files = [journal_path(journals, number) for number in numbers]
+    for index, path in enumerate(files):
+        if never_used(path):
+            continue
+        check_header(path)
+        for item in read_journal(path):
+            if isinstance(item, Damage):
+                if not item.torn or any(map(_has_records, files[index + 1 :])):
+                    reason = "a record there does not hold what its checksum says"
+                    raise StoreDamaged(str(path), item.position, reason)
+                _cut(path, item.position)
+                log.warning("cut off a torn batch file=%s position=%d", path, item.position)
+                continue
+            try:
+                replay.apply(decode(item.body))
+            except DamagedRecord as error:
+                raise StoreDamaged(str(path), item.position, str(error)) from error
+    replay.finish()
+    _delete_orphans(segments, catalog)
+    # Files at the end that hold nothing were made ready and never needed. The first of them stays
+    # and is written over: a start that finds no file at all would take it for lost.
+    number = first + len(files)
+    while number > first and not _has_records(journal_path(journals, number - 1)):
+        number -= 1
+        journal_path(journals, number + 1).unlink(missing_ok=True)
+    faults.reach("recovery-replayed")
+    metrics.recovered_records = replay.records
+    metrics.recovery_seconds = perf_counter() - started
+    if replay.records:
+        log.info("recovered records=%d seconds=%.3f", replay.records, metrics.recovery_seconds)
+    return number
+
+
+def _check_complete(journals: Path, numbers: list[int], first: int, registry: Registry) -> None:
+    expected = list(range(first, first + len(numbers)))
+    if numbers != expected:
+        missing = next(number for number in expected if number not in numbers)
+        raise StoreDamaged(str(journal_path(journals, missing)), 0, "the file is missing")
+    if not numbers and registry.next_epoch > 1:
+        raise StoreDamaged(str(journal_path(journals, first)), 0, "the file is missing")
+
+
+def _cut(path: Path, position: int) -> None:
+    """Cut a file for good: a torn batch must not come back when later files have records."""
+    with path.open("rb+") as file:
+        file.truncate(position)
+        os.fsync(file.fileno())
+
+
+def _has_records(path: Path) -> bool:
+    return not never_used(path) and any(not isinstance(item, Damage) for item in read_journal(path))
+
+
+def _delete_orphans(segments: Path, catalog: Catalog) -> None:
+    """Delete segments that a checkpoint wrote, or no longer needed, when the process died."""
+    known = {number for number, _, _ in catalog.segments()}
+    for number in segment_numbers(segments):
+        if number not in known:
+            segment_path(segments, number).unlink()
+
+
+class Replay:
+    """Applies records in the order of the journal."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._touched: dict[int, DiskStream] = {}
+        self.records = 0
+
+    def apply(self, record: Record) -> None:
+        """Apply one record; one whose effect is there already changes nothing."""
+        self.records += 1
+        registry = self._registry
+        if isinstance(record, CreateRecord):
+            registry.next_epoch = max(registry.next_epoch, record.stream + 1)
+            if registry.numbered(record.stream) is None:
+                stream = registry.make(record.stream, record.meta)
+                registry.put(stream)
+                registry.created(stream, record.data, closed=record.meta.closed)
+                self._touched[record.stream] = stream
+            return
+        found = registry.numbered(record.stream)
+        if found is None:
+            raise DamagedRecord(f"stream {record.stream} is not known")
+        if isinstance(record, DeleteRecord):
+            if not found.deleted:
+                registry.deleted(found)
+            return
+        self._append(found, record)
+
+    def _append(self, stream: DiskStream, record: AppendRecord) -> None:
+        if record.start < stream.log.end or (not record.data and stream.durable_closed):
+            return
+        if record.start > stream.log.end:
+            raise DamagedRecord(
+                f"bytes {stream.log.end} to {record.start} of stream {stream.number} are missing"
+            )
+        self._registry.appended(stream, record.data, record.extras, record.now)
+        self._touched[stream.number] = stream
+
+    def finish(self) -> None:
+        """Let the streams go on from where the journal ends."""
+        for stream in self._touched.values():
+            self._registry.replayed(stream)
+        self._registry.changed.clear()

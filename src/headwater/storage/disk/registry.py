@@ -1,0 +1,302 @@
+"""The streams that are in memory, which of them a checkpoint has to save, and how changes apply.
+
+Changes apply here in the order of the journal, whether they come from a batch that has just become
+durable or from a replay: there is one set of rules for both.
+"""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from headwater.protocol import content_types
+from headwater.protocol.content_types import media_type
+from headwater.protocol.expiry import Expiry
+from headwater.protocol.forks import ForkOrigin
+from headwater.protocol.lifecycle import StreamConfig
+from headwater.protocol.offsets import Lineage, Offset
+from headwater.protocol.producers import ProducerClaim, ProducerState
+from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.records import AppendExtras, CreateMeta
+from headwater.storage.disk.streams import DiskStream, from_row
+
+
+class Registry:
+    """Streams in memory, over those in the catalog."""
+
+    def __init__(self, catalog: Catalog, next_epoch: int) -> None:
+        self._catalog = catalog
+        self._by_path: dict[str, DiskStream] = {}
+        self._by_number: dict[int, DiskStream] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self.next_epoch = next_epoch
+        self.dirty: dict[int, DiskStream] = {}
+        """Streams whose durable state the catalog does not have."""
+        self.removed: set[int] = set()
+        """Streams that the catalog still has, but are gone."""
+        self.removing: set[int] = set()
+        """Likewise, and the checkpoint under way takes them out."""
+        self.tail_bytes = 0
+        """Durable bytes in memory that no segment has yet."""
+        self.changed: set[str] = set()
+        """Paths whose watchers have to be told."""
+        self.oldest_access = 0.0
+        """After a crash: accesses may have been lost, so nobody was idle for longer than this."""
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    # Looking up
+
+    def at(self, path: str) -> DiskStream | None:
+        """Find the stream that lives, or is kept, at a path."""
+        stream = self._by_path.get(path)
+        if stream is not None:
+            stream.recently_used = True
+            return stream
+        row = self._catalog.stream_at(path)
+        if row is None or row.id in self.removed or row.id in self.removing:
+            return None
+        return self._load(from_row(row, self._catalog))
+
+    def numbered(self, number: int) -> DiskStream | None:
+        """Find a stream by its number."""
+        stream = self._by_number.get(number)
+        if stream is not None or number in self.removed or number in self.removing:
+            return stream
+        row = self._catalog.stream(number)
+        return None if row is None else self._load(from_row(row, self._catalog))
+
+    def _load(self, stream: DiskStream) -> DiskStream:
+        stream.last_access = max(stream.last_access, self.oldest_access)
+        self.put(stream)
+        return stream
+
+    def put(self, stream: DiskStream) -> None:
+        """Take a stream in."""
+        self._by_path[stream.path] = stream
+        self._by_number[stream.number] = stream
+        self._schedule(stream)
+
+    def drop(self, stream: DiskStream) -> None:
+        """Let go of a stream: it was evicted, removed, or never came to be."""
+        if self._by_path.get(stream.path) is stream:
+            del self._by_path[stream.path]
+        self._by_number.pop(stream.number, None)
+
+    def evict(self, keep: int) -> None:
+        """Drop clean streams that nobody has used lately, until few enough are in memory."""
+        surplus = len(self._by_number) - keep
+        for _ in range(2 * surplus):
+            # The one that was taken in, or looked at here, the longest time ago.
+            number = next(iter(self._by_number))
+            stream = self._by_number.pop(number)
+            busy = number in self.dirty or stream.saving or stream.pending or stream.unsettled
+            if busy or stream.recently_used:
+                stream.recently_used = False
+                self._by_number[number] = stream
+            else:
+                self.drop(stream)
+                if len(self._by_number) <= keep:
+                    return
+
+    # Changing
+
+    def make(self, number: int, meta: CreateMeta) -> DiskStream:
+        """Make a stream as a creation record describes it; it is not taken in yet."""
+        source = self.numbered(meta.source) if meta.source else None
+        origin = None
+        lineage = Lineage(number)
+        if source is not None and meta.source_path is not None:
+            origin = ForkOrigin(meta.source_path, Offset(*meta.anchor), meta.sub_offset, meta.at)
+            lineage = source.lineage.fork(meta.at, number)
+        config = StreamConfig(
+            meta.content_type,
+            media_type(meta.content_type) or content_types.DEFAULT,
+            Expiry(meta.ttl, meta.expires_at, meta.instant),
+            origin,
+        )
+        stream = DiskStream(number, meta.path, config, lineage, meta.source, meta.at, meta.at, None)
+        stream.last_access = meta.now
+        return stream
+
+    def created(self, stream: DiskStream, data: bytes, *, closed: bool) -> None:
+        """A creation is durable."""
+        stream.grow(data)
+        stream.end = stream.log.end
+        self.tail_bytes += len(data)
+        if closed:
+            stream.closed = True
+            stream.close(None)
+        if stream.source:
+            source = self.numbered(stream.source)
+            if source is not None:
+                source.forks += 1
+                self.dirty[source.number] = source
+        self.dirty[stream.number] = stream
+        self.changed.add(stream.path)
+
+    def appended(self, stream: DiskStream, data: bytes, extras: AppendExtras, now: float) -> None:
+        """An append is durable."""
+        stream.grow(data)
+        self.tail_bytes += len(data)
+        stream.last_access = max(stream.last_access, now)
+        claim: ProducerClaim | None = None
+        if extras.producer is not None:
+            claim = ProducerClaim(*extras.producer)
+            stream.unsaved_producers[claim.producer_id] = claim.state
+        if extras.seq is not None:
+            stream.durable_seq = extras.seq
+        if extras.close:
+            stream.close(claim)
+        self.dirty[stream.number] = stream
+        self.changed.add(stream.path)
+
+    def replayed(self, stream: DiskStream) -> None:
+        """Bring the accepted state to where the journal has brought the durable one."""
+        stream.end = stream.log.end
+        stream.closed = stream.durable_closed
+        stream.closed_by = stream.durable_closed_by
+        stream.last_seq = stream.durable_seq
+        for producer_id, state in stream.unsaved_producers.items():
+            stream.producers.set(producer_id, state)
+        stream.last_access = max(stream.last_access, self.oldest_access)
+
+    def deleted(self, stream: DiskStream) -> None:
+        """A deletion is durable: remove the stream, and every source that it alone kept alive."""
+        stream.deleted = True
+        self.dirty[stream.number] = stream
+        self.changed.add(stream.path)
+        current: DiskStream | None = stream
+        while current is not None and current.deleted and current.forks == 0:
+            self._remove(current)
+            current = self.numbered(current.source) if current.source else None
+            if current is not None:
+                current.forks -= 1
+                self.dirty[current.number] = current
+
+    def _remove(self, stream: DiskStream) -> None:
+        self.drop(stream)
+        self.dirty.pop(stream.number, None)
+        self.tail_bytes -= stream.log.end - stream.log.start
+        if not stream.new:
+            self.removed.add(stream.number)
+
+    def touch(self, stream: DiskStream, now: float) -> None:
+        """Count an access; only a sliding TTL makes it worth saving.
+
+        Whoever waited meanwhile may hold a stream that is gone: that one must not be saved again.
+        """
+        stream.last_access = max(stream.last_access, now)
+        if stream.config.expiry.ttl is not None and self._by_number.get(stream.number) is stream:
+            self.dirty[stream.number] = stream
+
+    # Expiry
+
+    def _schedule(self, stream: DiskStream) -> None:
+        deadline = stream.deadline() if stream.expires and not stream.deleted else None
+        if deadline is not None:
+            heappush(self._deadlines, (deadline, stream.number))
+            if len(self._deadlines) > 2 * len(self._by_number) + 1024:
+                self._deadlines = [item for item in self._deadlines if item[1] in self._by_number]
+                heapify(self._deadlines)
+
+    def due(self, now: float) -> Iterator[str]:
+        """Give paths of streams whose time may be over: look at each again before removing it."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, number = heappop(self._deadlines)
+            stream = self._by_number.get(number)
+            if stream is not None and not stream.deleted:
+                yield stream.path
+        for path in self._catalog.expired(now):
+            if path not in self._by_path:
+                yield path
+
+    def reschedule(self, stream: DiskStream) -> None:
+        """Look at a stream again when its time, as it is now, is over."""
+        self._schedule(stream)
+
+
+class CreateOperation:
+    """A stream that was decided to be created."""
+
+    __slots__ = ("_closed", "_data", "_registry", "_stream")
+
+    def __init__(
+        self, registry: Registry, stream: DiskStream, data: bytes, *, closed: bool
+    ) -> None:
+        self._registry = registry
+        self._stream = stream
+        self._data = data
+        self._closed = closed
+        stream.unsettled = True
+        registry.put(stream)
+
+    def publish(self) -> None:
+        self._stream.unsettled = False
+        self._registry.created(self._stream, self._data, closed=self._closed)
+
+    def undo(self) -> None:
+        self._registry.drop(self._stream)
+
+
+class AppendOperation:
+    """An append that was decided on; making it moves the accepted state."""
+
+    __slots__ = ("_data", "_extras", "_now", "_old_producer", "_old_seq", "_registry", "_stream")
+
+    def __init__(
+        self,
+        registry: Registry,
+        stream: DiskStream,
+        data: bytes,
+        extras: AppendExtras,
+        now: float,
+    ) -> None:
+        self._registry = registry
+        self._stream = stream
+        self._data = data
+        self._extras = extras
+        self._now = now
+        stream.end += len(data)
+        self._old_seq = stream.last_seq
+        self._old_producer: ProducerState | None = None
+        if extras.producer is not None:
+            claim = ProducerClaim(*extras.producer)
+            self._old_producer = stream.producers.get(claim.producer_id)
+            stream.producers.set(claim.producer_id, claim.state)
+            if extras.close:
+                stream.closed_by = claim
+        if extras.seq is not None:
+            stream.last_seq = extras.seq
+        if extras.close:
+            stream.closed = True
+
+    def publish(self) -> None:
+        self._registry.appended(self._stream, self._data, self._extras, self._now)
+
+    def undo(self) -> None:
+        stream = self._stream
+        stream.end -= len(self._data)
+        stream.last_seq = self._old_seq
+        if self._extras.producer is not None:
+            stream.producers.set(self._extras.producer[0], self._old_producer)
+        if self._extras.close:
+            stream.closed = False
+            stream.closed_by = None
+
+
+class DeleteOperation:
+    """A stream that was decided to be deleted."""
+
+    __slots__ = ("_registry", "_stream")
+
+    def __init__(self, registry: Registry, stream: DiskStream) -> None:
+        self._registry = registry
+        self._stream = stream
+        stream.unsettled = True
+
+    def publish(self) -> None:
+        self._stream.unsettled = False
+        self._registry.deleted(self._stream)
+
+    def undo(self) -> None:
+        self._stream.unsettled = False

@@ -1,0 +1,229 @@
+"""When to save: the thresholds of a checkpoint, the files it turns to, and its thread.
+
+`checkpoint` and `compaction` know how to save; this knows when, and keeps the loop out of it.
+"""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+import msgspec
+
+from headwater.protocol.refusals import StoreUnwritable
+from headwater.storage.disk import checkpoint, faults
+from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.commits import GroupCommit
+from headwater.storage.disk.compaction import compact_if_needed
+from headwater.storage.disk.journal import JournalWriter, retire
+from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.registry import Registry
+from headwater.storage.disk.segments import SegmentFiles, segment_numbers, segment_path
+
+log: Final = logging.getLogger("headwater.disk")
+
+MIB: Final = 1024 * 1024
+_RETRY_SECONDS: Final = 1.0
+
+
+class DiskOptions(msgspec.Struct, frozen=True):
+    """How the engine is run."""
+
+    durability: str = "fsync"
+    memory_budget: int = 256 * MIB
+    journal_bytes: int = 32 * MIB
+    max_dirty_streams: int = 50_000
+    max_loaded_streams: int = 50_000
+    max_open_segments: int = 64
+    checkpoint_seconds: float = 30.0
+
+
+class Saver:
+    """Begins checkpoints, one at a time, and what follows from them."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        journals: Path,
+        segments: Path,
+        options: DiskOptions,
+        catalog: Catalog,
+        registry: Registry,
+        commits: GroupCommit,
+        files: SegmentFiles,
+        metrics: Metrics,
+    ) -> None:
+        self._loop = loop
+        self._journals = journals
+        self._segments = segments
+        self._options = options
+        self._catalog = catalog
+        self._registry = registry
+        self._commits = commits
+        self._files = files
+        self._metrics = metrics
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-save")
+        self._next_segment = max([*segment_numbers(segments), 0]) + 1
+        self._next_journal: JournalWriter | None = None
+        self._preparing: asyncio.Future[JournalWriter] | None = None
+        self._saving: asyncio.Future[None] | None = None
+        self._wanted = False
+        self._failed_at = float("-inf")
+        self._damaged: set[int] = set()
+        self._closing = False
+        self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
+        self.stuck: StoreUnwritable | None = None
+        """Set while memory is full because a checkpoint failed: nothing more is taken in."""
+
+    async def close(self) -> None:
+        """Save everything and stop; nothing may be handed over any more."""
+        self._closing = True
+        self._timer.cancel()
+        await self._commits.settle()
+        if self._saving is not None:
+            await self._saving
+        if self._preparing is not None:
+            await asyncio.wait([self._preparing])
+        if self._registry.dirty or self._registry.removed:
+            self._begin()
+            if self._saving is not None:
+                await self._saving
+        await self._loop.run_in_executor(None, self._worker.shutdown)
+        if self._next_journal is not None:
+            self._next_journal.close()
+            self._next_journal.path.unlink()
+
+    def after_batch(self) -> None:
+        """Look whether it is time; called between two batches."""
+        registry, options = self._registry, self._options
+        written = self._commits.journal.position
+        if (
+            registry.tail_bytes >= options.memory_budget // 4
+            or len(registry.dirty) >= options.max_dirty_streams
+            or written >= options.journal_bytes
+        ):
+            self._begin()
+        elif written >= options.journal_bytes // 2:
+            self._prepare(fill=True)
+        self._commits.held = (
+            registry.tail_bytes >= options.memory_budget and self._saving is not None
+        )
+
+    def is_still_stuck(self) -> bool:
+        """Try another checkpoint before anything more is taken in."""
+        if self._commits.idle:
+            self._begin()
+        return self.stuck is not None
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._options.checkpoint_seconds, self._tick)
+        if (self._registry.dirty or self._registry.removed) and self._commits.idle:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Turn to a new journal file, and save what the older ones hold."""
+        if self._saving is not None or self._commits.failure is not None:
+            return
+        if not self._closing and perf_counter() - self._failed_at < _RETRY_SECONDS:
+            return
+        if not self._commits.journal.is_empty and not self._turn():
+            return
+        self._wanted = False
+        snapshot = checkpoint.take(self._registry, self._commits.journal.number)
+        segment = self._next_segment
+        self._next_segment += 2  # one for the checkpoint, one for the compaction behind it
+        self._saving = self._loop.create_future()
+        self._worker.submit(self._save, snapshot, segment)
+
+    def _turn(self) -> bool:
+        """Turn to a new journal file, so that the older ones hold just what is to be saved."""
+        if self._next_journal is None:
+            if not self._closing:
+                self._wanted = True  # it begins once there is a file to turn to
+                self._prepare(fill=False)
+                return False
+            try:
+                self._next_journal = self._new_journal(fill=False)
+            except OSError as error:
+                log.error("no last checkpoint, the journal keeps everything error=%s", error)  # noqa: TRY400 - the error says it all
+                return False
+        self._commits.journal.close()
+        self._commits.journal = self._next_journal
+        self._next_journal = None
+        return True
+
+    def _save(self, snapshot: checkpoint.Snapshot, segment: int) -> None:
+        """Run in the worker's thread."""
+        unused: list[int] = []
+        error: Exception | None = None
+        try:
+            unused = checkpoint.write(
+                snapshot, self._segments, segment, self._catalog, self._metrics
+            )
+            faults.reach("journal-before-delete")
+            retire(self._journals, snapshot.journal_from)
+            faults.reach("journal-deleted")
+        except Exception as failure:  # noqa: BLE001 - told to the loop
+            error = failure
+        self._loop.call_soon_threadsafe(self._saved, snapshot, unused, error)
+        if error is None and not self._closing:
+            try:
+                unused = compact_if_needed(
+                    self._segments, segment + 1, self._catalog, self._metrics, self._damaged
+                )
+                self._loop.call_soon_threadsafe(self._forget, unused)
+            except OSError as failure:
+                log.error("compaction failed, all stays as it is error=%s", failure)  # noqa: TRY400 - the error says it all
+            except Exception:
+                log.exception("compaction failed")
+
+    def _saved(
+        self, snapshot: checkpoint.Snapshot, unused: list[int], error: Exception | None
+    ) -> None:
+        if error is None:
+            checkpoint.succeeded(snapshot, self._registry)
+            self._metrics.checkpoints += 1
+            self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
+            self._forget(unused)
+            self._registry.evict(self._options.max_loaded_streams)
+            self.stuck = None
+        else:
+            log.error("checkpoint failed, the journal keeps everything error=%s", error)
+            checkpoint.failed(snapshot, self._registry)
+            self._failed_at = perf_counter()
+            if self._registry.tail_bytes >= self._options.memory_budget:
+                self.stuck = StoreUnwritable(f"a checkpoint failed: {error}", full=True)
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.set_result(None)
+        self._commits.release()
+
+    def _forget(self, segments: list[int]) -> None:
+        """Delete segments: from here on nobody on the loop can look them up any more."""
+        self._files.forget(segments)
+        for number in segments:
+            segment_path(self._segments, number).unlink(missing_ok=True)
+
+    def _new_journal(self, *, fill: bool) -> JournalWriter:
+        number = self._commits.journal.number + 1
+        return JournalWriter(self._journals, number, self._options.journal_bytes, fill=fill)
+
+    def _prepare(self, *, fill: bool) -> None:
+        """Have the next journal file made ready beside the loop."""
+        if self._next_journal is None and self._preparing is None and not self._closing:
+            make = partial(self._new_journal, fill=fill)
+            self._preparing = self._loop.run_in_executor(self._worker, make)
+            self._preparing.add_done_callback(self._prepared)
+
+    def _prepared(self, preparing: "asyncio.Future[JournalWriter]") -> None:
+        self._preparing = None
+        error = preparing.exception()
+        if error is not None:
+            log.error("no room for the next journal file error=%s", error)
+            return
+        self._next_journal = preparing.result()
+        if self._wanted and self._commits.idle and not self._closing:
+            self._begin()

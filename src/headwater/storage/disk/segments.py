@@ -1,0 +1,257 @@
+"""Segment files: `segments/<number>.seg`, written once by a checkpoint, never changed.
+
+    magic "HWSEGMNT" | version u32 | reserved u32 | number u64 | crc u32     then extents:
+    magic "EXTN" | stream u64 | start u64 | length u64 | crc u32 | bytes | a crc u32 per 256 KiB
+
+An extent is a run of bytes of one stream; `start` is where it belongs there. The catalog knows
+where each extent lies; the extents' own headers let a repair find them without it. Blocks are
+checked against their CRC-32 the first time that they are read.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct as Layout
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
+from headwater.protocol.framing import Buffer
+from headwater.storage.disk.files import sync_directory
+from headwater.storage.store import FileSlice
+
+VERSION: Final = 1
+BLOCK: Final = 256 * 1024
+_MAGIC: Final = b"HWSEGMNT"
+_FILE_HEADER: Final = Layout("<8sIIQ")
+_EXTENT_MAGIC: Final = b"EXTN"
+_EXTENT: Final = Layout("<4sQQQ")
+_CRC: Final = Layout("<I")
+START: Final = _FILE_HEADER.size + _CRC.size
+EXTENT_HEADER: Final = _EXTENT.size + _CRC.size
+_MAX_VERIFIED: Final = 1 << 16
+_SYNC_BYTES: Final = 4 * 1024 * 1024
+_SLICE_BYTES: Final = 64 * 1024
+"""Below this, bytes are read at once; above, they may go from file to socket."""
+
+
+class Extent(NamedTuple):
+    """A run of a stream's bytes, and where it lies."""
+
+    stream: int
+    start: int
+    length: int
+    segment: int
+    position: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Name a segment file."""
+    return folder / f"{number:016d}.seg"
+
+
+def segment_numbers(folder: Path) -> list[int]:
+    """List the segment files that there are, oldest first."""
+    return sorted(int(path.stem) for path in folder.glob("*.seg"))
+
+
+class SegmentWriter:
+    """Writes one segment; it counts only once `finish` has returned."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder = folder
+        self.number = number
+        self.path = segment_path(folder, number)
+        self.extents: list[Extent] = []
+        self._file = self.path.open("wb", buffering=1 << 20)
+        header = _FILE_HEADER.pack(_MAGIC, VERSION, 0, number)
+        self._file.write(header + _CRC.pack(crc32(header)))
+        self.size = START
+        self._synced = 0
+
+    def add(self, stream: int, start: int, buffers: Sequence[Buffer]) -> None:
+        """Append an extent."""
+        length = sum(map(len, buffers))
+        header = _EXTENT.pack(_EXTENT_MAGIC, stream, start, length)
+        self._file.write(header + _CRC.pack(crc32(header)))
+        position = self.size + EXTENT_HEADER
+        sums = bytearray()
+        for block in _blocks(buffers):
+            crc = 0
+            for part in block:
+                self._file.write(part)
+                crc = crc32(part, crc)
+            sums += _CRC.pack(crc)
+        self._file.write(sums)
+        self.size = position + length + len(sums)
+        if self.size - self._synced >= _SYNC_BYTES:
+            # Little by little: one large sync would hold up those of the journal.
+            os.fdatasync(self._file.fileno())
+            self._synced = self.size
+        self.extents.append(Extent(stream, start, length, self.number, position))
+
+    def finish(self) -> None:
+        """Make the segment durable."""
+        with self._file as file:
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(self._folder)
+
+    def abandon(self) -> None:
+        """Give up: what was written is of no use."""
+        with suppress(OSError):  # closing writes what is left, and may fail for the same reason
+            self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _blocks(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+    """Divide buffers into blocks, each a list of views."""
+    block: list[Buffer] = []
+    room = BLOCK
+    for buffer in buffers:
+        if len(buffer) < room:
+            block.append(buffer)
+            room -= len(buffer)
+            continue
+        view = memoryview(buffer)
+        while len(view) >= room:
+            block.append(view[:room])
+            view = view[room:]
+            yield block
+            block, room = [], BLOCK
+        if view:
+            block.append(view)
+            room -= len(view)
+    if block:
+        yield block
+
+
+class SegmentFile:
+    """A segment that is open for reading; closed when nobody refers to it any more."""
+
+    __slots__ = ("_verified", "fd", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._verified: set[int] = set()
+        check_header(path, os.pread(self.fd, START, 0))
+
+    def __del__(self) -> None:
+        fd = getattr(self, "fd", -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def read(self, extent: Extent, begin: int, end: int) -> Buffer | FileSlice:
+        """Give the bytes of a range within an extent, checked since the file was opened."""
+        first = begin - extent.start
+        last = end - extent.start
+        for index in range(first // BLOCK, -(-last // BLOCK)):
+            at = extent.position + index * BLOCK
+            if at not in self._verified:
+                self._verify(extent, index)
+                if len(self._verified) >= _MAX_VERIFIED:
+                    self._verified.clear()
+                self._verified.add(at)
+        length = last - first
+        if length > _SLICE_BYTES:
+            return FileSlice(self.fd, extent.position + first, length, self)
+        return os.pread(self.fd, length, extent.position + first)
+
+    def _verify(self, extent: Extent, index: int) -> None:
+        at = index * BLOCK
+        size = min(BLOCK, extent.length - at)
+        block = os.pread(self.fd, size, extent.position + at)
+        stored = os.pread(self.fd, _CRC.size, extent.position + extent.length + index * _CRC.size)
+        if len(block) != size or stored != _CRC.pack(crc32(block)):
+            raise StreamDamaged(str(self.path), extent.position + at, extent.stream)
+
+    def verify(self, extent: Extent) -> None:
+        """Check a whole extent, header included."""
+        header = os.pread(self.fd, EXTENT_HEADER, extent.position - EXTENT_HEADER)
+        expected = _EXTENT.pack(_EXTENT_MAGIC, extent.stream, extent.start, extent.length)
+        if header != expected + _CRC.pack(crc32(expected)):
+            raise StreamDamaged(str(self.path), extent.position - EXTENT_HEADER, extent.stream)
+        for index in range(-(-extent.length // BLOCK)):
+            self._verify(extent, index)
+
+
+def check_header(path: Path, header: bytes) -> None:
+    """Refuse a file that is not a segment, or one of a newer version."""
+    if len(header) == START:
+        magic, version, _, number = _FILE_HEADER.unpack_from(header)
+        if magic == _MAGIC and header[_FILE_HEADER.size :] == _CRC.pack(
+            crc32(header[: _FILE_HEADER.size])
+        ):
+            if version > VERSION:
+                raise NewerFormat(str(path), version, VERSION)
+            if number == int(path.stem):
+                return
+    raise StoreDamaged(str(path), 0, "its header is not that of a segment file")
+
+
+def extent_header(stream: int, start: int, length: int) -> bytes:
+    """Write the header of an extent."""
+    header = _EXTENT.pack(_EXTENT_MAGIC, stream, start, length)
+    return header + _CRC.pack(crc32(header))
+
+
+def parse_extent_header(header: bytes) -> tuple[int, int, int] | None:
+    """Read the header of an extent: stream, start and length, or None if it is none."""
+    if len(header) != EXTENT_HEADER:
+        return None
+    magic, stream, start, length = _EXTENT.unpack_from(header)
+    whole = header[_EXTENT.size :] == _CRC.pack(crc32(header[: _EXTENT.size]))
+    return (stream, start, length) if whole and magic == _EXTENT_MAGIC else None
+
+
+def scan_extents(path: Path) -> Iterator[Extent]:
+    """Find the extents of a segment by their own headers, up to the first that is damaged."""
+    with path.open("rb") as file:
+        fd = file.fileno()
+        size = os.fstat(fd).st_size
+        at = START
+        while at + EXTENT_HEADER <= size:
+            header = os.pread(fd, EXTENT_HEADER, at)
+            if header[-_CRC.size :] != _CRC.pack(crc32(header[: _EXTENT.size])):
+                return
+            magic, stream, start, length = _EXTENT.unpack_from(header)
+            if magic != _EXTENT_MAGIC:
+                return
+            extent = Extent(stream, start, length, int(path.stem), at + EXTENT_HEADER)
+            yield extent
+            at = extent.position + length + -(-length // BLOCK) * _CRC.size
+
+
+class SegmentFiles:
+    """The segments that are open, at most so many at once."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder = folder
+        self._limit = limit
+        self._open: OrderedDict[int, SegmentFile] = OrderedDict()
+
+    def get(self, number: int) -> SegmentFile:
+        """Open a segment, or give the open one."""
+        file = self._open.get(number)
+        if file is None:
+            file = self._open[number] = SegmentFile(segment_path(self._folder, number))
+            if len(self._open) > self._limit:
+                self._open.popitem(last=False)
+        else:
+            self._open.move_to_end(number)
+        return file
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Let go of segments that are no longer needed."""
+        for number in numbers:
+            self._open.pop(number, None)
+
+    def close(self) -> None:
+        self._open.clear()

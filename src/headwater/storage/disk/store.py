@@ -1,0 +1,437 @@
+"""The disk store: what is acknowledged is on disk.
+
+It decides with the rules of the protocol, hands records to the group commit, and answers once they
+are durable. Reads go to the bytes in memory, then through the catalog to the segments.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from time import time
+from typing import Final
+
+import msgspec
+
+from headwater.errors import StoreNotOpen, StreamDamaged
+from headwater.protocol import content_types
+from headwater.protocol.content_types import media_type
+from headwater.protocol.forks import ForkOrigin, fork_point, inherited_expiry
+from headwater.protocol.framing import EmptyArray, InvalidJson, find_cut, frame, is_boundary
+from headwater.protocol.lifecycle import (
+    AlreadyClosed,
+    Append,
+    AppendPlan,
+    Create,
+    decide_append,
+    existing_mismatch,
+)
+from headwater.protocol.offsets import Now, Offset
+from headwater.protocol.producers import Repeated
+from headwater.protocol.refusals import (
+    AppendRefusal,
+    BytesDamaged,
+    ContentTypeMismatch,
+    CreateRefusal,
+    DeleteRefusal,
+    Missing,
+    OffsetBeyondTail,
+    OffsetInsideMessage,
+    PathBlocked,
+    ReadRefusal,
+    SourceGone,
+    SourceNotFound,
+    StoreUnwritable,
+    StreamGone,
+    StreamNotFound,
+)
+from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.commits import GroupCommit
+from headwater.storage.disk.files import DirectoryLock
+from headwater.storage.disk.journal import NO_ROOM, JournalWriter
+from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.records import (
+    NOTHING_ELSE,
+    AppendExtras,
+    CreateMeta,
+    encode_append,
+    encode_create,
+    encode_delete,
+)
+from headwater.storage.disk.recovery import recover
+from headwater.storage.disk.registry import (
+    AppendOperation,
+    CreateOperation,
+    DeleteOperation,
+    Registry,
+)
+from headwater.storage.disk.saving import DiskOptions, Saver
+from headwater.storage.disk.segments import SegmentFiles
+from headwater.storage.disk.streams import DiskStream
+from headwater.storage.disk.syncing import new_sync
+from headwater.storage.store import (
+    Appended,
+    Chunk,
+    Created,
+    Store,
+    Stored,
+    StreamInfo,
+    to_bytes,
+)
+from headwater.storage.watchers import Watchers
+
+log: Final = logging.getLogger("headwater.disk")
+
+
+class DiskStore(Store):
+    """Streams in a directory."""
+
+    def __init__(
+        self,
+        folder: Path,
+        options: DiskOptions | None = None,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        self.folder = folder
+        self.options = options or DiskOptions()
+        self._clock = clock
+        self.metrics = Metrics()
+        self._watchers = Watchers()
+        self._opened = False
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        folder = self.folder
+        journals, segments = folder / "journal", folder / "segments"
+        for path in (folder, journals, segments):
+            path.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:
+            self._lock = undo.enter_context(DirectoryLock(folder))
+            self._catalog = undo.enter_context(closing(Catalog(folder)))
+            self._recover(journals, segments)
+            undo.pop_all()
+        self._opened = True
+
+    def _recover(self, journals: Path, segments: Path) -> None:
+        options, catalog, metrics = self.options, self._catalog, self.metrics
+        loop = asyncio.get_running_loop()
+        registry = self._registry = Registry(catalog, int(catalog.meta("next_epoch")))
+        if not catalog.meta("clean", 1):
+            # Reads before the crash may not have been saved: no sliding window ends early for it.
+            registry.oldest_access = self._clock()
+        number = recover(journals, segments, catalog, registry, metrics)
+        journal = JournalWriter(journals, number, options.journal_bytes)
+        if catalog.meta("clean", 1):
+            catalog.put("clean", 0)
+        self._files = SegmentFiles(segments, options.max_open_segments)
+        self._sync = new_sync(loop) if options.durability == "fsync" else None
+        self._commits = GroupCommit(loop, journal, self._sync, metrics, self._after_batch)
+        self._saver = Saver(
+            loop,
+            journals,
+            segments,
+            options,
+            catalog,
+            registry,
+            self._commits,
+            self._files,
+            metrics,
+        )
+
+    async def close(self) -> None:
+        if not self._opened:
+            return
+        self._opened = False
+        await self._saver.close()
+        self._commits.journal.close()
+        if self._sync is not None:
+            self._sync.close()
+        if not self._registry.dirty and self._commits.failure is None:
+            self._catalog.put("clean", 1)
+        self._files.close()
+        self._catalog.close()
+        self._lock.release()
+
+    @property
+    def ready(self) -> bool:
+        return self._opened
+
+    # Creating
+
+    async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
+        existing = await self._find(path, now)
+        if existing is not None:
+            if existing.deleted:
+                return PathBlocked(path)
+            mismatch = existing_mismatch(
+                path, existing.config, closed=existing.closed, request=request
+            )
+            if existing.pending and (error := await self._settled(existing)) is not None:
+                return error
+            return mismatch or Created(existing.info(), new=False)
+        content_type = request.content_type or content_types.DEFAULT
+        expiry = request.expiry
+        source: DiskStream | None = None
+        origin: ForkOrigin | None = None
+        if request.fork is not None:
+            source = await self._find(request.fork.source, now)
+            if source is None:
+                return SourceNotFound(request.fork.source)
+            if source.deleted:
+                return SourceGone(request.fork.source)
+            if request.content_type and media_type(request.content_type) != source.media_type:
+                return ContentTypeMismatch(
+                    request.fork.source, source.media_type, request.content_type
+                )
+            found = self._fork_origin(source, request)
+            if not isinstance(found, ForkOrigin):
+                return found
+            origin = found
+            content_type = request.content_type or source.config.content_type
+            expiry = inherited_expiry(source.config.expiry, request.expiry)
+        media = media_type(content_type) or content_types.DEFAULT
+        data = frame(request.body, media) if request.body else b""
+        if isinstance(data, EmptyArray):
+            data = b""  # PROTOCOL 9.1.3: on PUT an empty array is an empty stream
+        if isinstance(data, InvalidJson):
+            return data
+        if source is not None and self._registry.at(path) is not None:
+            return await self.create(path, request, now)  # created while we waited for the source
+        meta = CreateMeta(
+            path, content_type, expiry.ttl, expiry.expires_at, expiry.instant, request.close, now
+        )
+        if source is not None and origin is not None:
+            meta = msgspec.structs.replace(
+                meta,
+                source_path=origin.source,
+                source=source.number,
+                anchor=tuple(origin.anchor),
+                sub_offset=origin.sub_offset,
+                at=origin.at,
+            )
+        registry = self._registry
+        number = registry.next_epoch
+        registry.next_epoch += 1
+        stream = registry.make(number, meta)
+        operation = CreateOperation(registry, stream, data, closed=request.close)
+        stream.commit = self._commits.add(encode_create(number, meta, data), operation)
+        if source is not None:
+            source.commit = stream.commit
+            registry.touch(source, now)
+        error = await self._settled(stream)
+        return error or Created(stream.info(), new=True)
+
+    def _fork_origin(self, source: DiskStream, request: Create) -> ForkOrigin | CreateRefusal:
+        assert request.fork is not None  # noqa: S101 - only asked for with a fork
+        try:
+            return fork_point(
+                request.fork,
+                source.lineage,
+                source.log.end,
+                source.media_type,
+                lambda start, end: to_bytes(self._slice(source, start, end)),
+            )
+        except StreamDamaged as damage:
+            return self._report(source, damage)
+
+    # Writing
+
+    async def append(self, path: str, request: Append, now: float) -> Appended | AppendRefusal:
+        stream = await self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        if stream.deleted:
+            return StreamGone(path)
+        plan = decide_append(stream, request)
+        if type(plan) is AppendPlan:
+            if self._saver.stuck is not None and self._saver.is_still_stuck():
+                return self._saver.stuck
+            claim = request.producer
+            extras = NOTHING_ELSE
+            if claim is not None or request.close or request.seq is not None:
+                extras = AppendExtras(request.close, request.seq, claim)
+            data = plan.data
+            record = encode_append(stream.number, stream.end, now, extras, data)
+            operation = AppendOperation(self._registry, stream, data, extras, now)
+            commit = stream.commit = self._commits.add(record, operation)
+            answer = Appended(stream.tail, stream.closed, plan.producer)
+            failure = await commit
+            return answer if failure is None else _unwritable(failure)
+        # What the answer rests on has to be durable before it is given.
+        if stream.pending and (error := await self._settled(stream)) is not None:
+            return error
+        self._registry.touch(stream, now)
+        if isinstance(plan, Repeated):
+            return Appended(stream.info().tail, stream.durable_closed, plan.highest, repeated=True)
+        if isinstance(plan, AlreadyClosed):
+            return Appended(stream.info().tail, closed=True, repeated=True)
+        return plan  # type: ignore[return-value] # a plan was handled above, by its exact type
+
+    async def delete(self, path: str, now: float) -> DeleteRefusal | None:
+        stream = await self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        if stream.deleted:
+            return StreamGone(path)
+        return await self._delete(stream, now)
+
+    async def _delete(self, stream: DiskStream, now: float) -> StoreUnwritable | None:
+        operation = DeleteOperation(self._registry, stream)
+        stream.commit = self._commits.add(encode_delete(stream.number, now), operation)
+        return await self._settled(stream)
+
+    async def expire(self, now: float, limit: int) -> int:
+        removed = 0
+        due = self._registry.due(now)
+        while removed < limit and (path := next(due, None)) is not None:
+            stream = self._registry.at(path)
+            if stream is None or stream.deleted or stream.unsettled:
+                continue
+            if not self._is_over(stream, now):
+                self._registry.reschedule(stream)
+            elif await self._delete(stream, now) is None:
+                removed += 1
+            else:
+                self._registry.reschedule(stream)
+                break
+        return removed
+
+    # Reading
+
+    async def read(
+        self, path: str, start: Offset | Now, limit: int, now: float
+    ) -> Chunk | ReadRefusal:
+        stream = await self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        if stream.deleted:
+            return StreamGone(path)
+        try:
+            return self._read(stream, start, limit, now)
+        except StreamDamaged as damage:
+            return self._report(stream, damage)
+
+    def _read(
+        self, stream: DiskStream, start: Offset | Now, limit: int, now: float
+    ) -> Chunk | ReadRefusal:
+        info = stream.info()
+        end = stream.log.end
+        if isinstance(start, Now):
+            begin = end
+        else:
+            located = stream.lineage.locate(start)
+            if not isinstance(located, int):
+                return located
+            begin = located
+            if begin > end:
+                return OffsetBeyondTail(start, info.tail)
+            if 0 < begin < end:
+                before = to_bytes(self._slice(stream, begin - 1, begin))[0]
+                if not is_boundary(before, stream.media_type):
+                    return OffsetInsideMessage(start)
+        if stream.expires:
+            self._registry.touch(stream, now)
+        if begin == end:
+            return Chunk(info, info.tail, info.tail, (), up_to_date=True)
+        name = stream.lineage.name
+        if end - begin <= limit:
+            buffers = self._slice(stream, begin, end)
+            return Chunk(info, name(begin), info.tail, buffers, up_to_date=True)
+        upto = find_cut(
+            lambda a, b: to_bytes(self._slice(stream, a, b)), begin, limit, end, stream.media_type
+        )
+        buffers = self._slice(stream, begin, upto)
+        return Chunk(info, name(begin), name(upto), buffers, up_to_date=upto == end)
+
+    def _slice(self, stream: DiskStream, begin: int, end: int) -> list[Stored]:
+        """Give durable bytes of a range: inherited, from segments, from memory."""
+        if begin >= stream.log.start:
+            return list(stream.log.slice(begin, end))
+        parts: list[list[Stored]] = []
+        # From the end of the range back to its beginning, up the chain of sources.
+        while True:
+            if end > stream.log.start:
+                first = max(begin, stream.log.start)
+                parts.append(list(stream.log.slice(first, end)))
+                end = first
+            if end > stream.start and begin < end:
+                first = max(begin, stream.start)
+                parts.append(self._from_segments(stream, first, end))
+                end = first
+            if begin >= end:
+                break
+            source = self._registry.numbered(stream.source)
+            assert source is not None  # noqa: S101 - a source stays while it has forks
+            stream = source
+        return [part for some in reversed(parts) for part in some]
+
+    def _from_segments(self, stream: DiskStream, begin: int, end: int) -> list[Stored]:
+        parts: list[Stored] = []
+        for extent in self._catalog.extents(stream.number, begin, end):
+            if extent.end <= begin:
+                continue
+            file = self._files.get(extent.segment)
+            upto = min(end, extent.end)
+            parts.append(file.read(extent, begin, upto))
+            begin = upto
+        if begin < end:
+            where = f"{self._catalog.path} (bytes {begin} to {end} of the stream are not listed)"
+            raise StreamDamaged(where, 0, stream.number)
+        return parts
+
+    async def head(self, path: str, now: float) -> StreamInfo | Missing:
+        stream = await self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        return StreamGone(path) if stream.deleted else stream.info()
+
+    def watch(self, path: str, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._watchers.add(path, wake)
+
+    # What they share
+
+    async def _find(self, path: str, now: float) -> DiskStream | None:
+        """Find a stream that is settled, and remove it first where its time is over."""
+        if not self._opened:
+            raise StoreNotOpen
+        while True:
+            stream = self._registry.at(path)
+            if stream is None:
+                return None
+            if stream.unsettled:
+                await self._settled(stream)
+                continue
+            if stream.expires and not stream.deleted and self._is_over(stream, now):
+                if await self._delete(stream, now) is None:
+                    continue
+                return None  # it can't be removed, but it is not to be seen any more either
+            return stream
+
+    def _is_over(self, stream: DiskStream, now: float) -> bool:
+        if stream.config.expiry.ttl is not None and stream.path in self._watchers:
+            self._registry.touch(stream, now)
+        deadline = stream.deadline()
+        return deadline is not None and deadline <= now
+
+    async def _settled(self, stream: DiskStream) -> StoreUnwritable | None:
+        """Wait until what was accepted for a stream is durable."""
+        error = await stream.commit if stream.commit is not None else None
+        return None if error is None else _unwritable(error)
+
+    def _report(self, stream: DiskStream, damage: StreamDamaged) -> BytesDamaged:
+        log.error(
+            "damaged file=%s position=%d stream=%s", damage.file, damage.position, stream.path
+        )
+        return BytesDamaged(stream.path, f"{damage.file}, byte {damage.position}")
+
+    def _after_batch(self) -> None:
+        changed, self._registry.changed = self._registry.changed, set()
+        for path in changed:
+            self._watchers.wake(path)
+        self._saver.after_batch()
+
+
+def _unwritable(error: OSError) -> StoreUnwritable:
+    return StoreUnwritable(error.strerror or str(error), full=error.errno in NO_ROOM)

@@ -1,0 +1,321 @@
+"""`headwater append`, from arguments and from pipes."""
+
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headwater.client import Client
+from tests.cli.conftest import Headwater
+from tests.support.proxy import Proxy
+from tests.support.server import ServerProcess
+
+
+def stored(client: Client, path: str) -> list[bytes]:
+    return [message for chunk in client.stream(path).read() for message in chunk.messages()]
+
+
+def wait_for(client: Client, path: str, expected: bytes) -> None:
+    """Wait until a stream holds so much, with line ends left out."""
+    deadline = time.monotonic() + 20
+    while b"".join(stored(client, path)).replace(b"\n", b"") != expected:
+        assert time.monotonic() < deadline, stored(client, path)
+        time.sleep(0.02)
+
+
+def test_each_argument_is_one_message_of_a_json_stream(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create()
+    said = headwater.ok("append", path, "[1, 2]", '"two"')
+    assert stored(client, path) == [b"[1, 2]", b'"two"']
+    tail = client.stream(path).head().next_offset
+    assert said == f"Appended 2 messages to {path}; it ends at offset {tail}.\n"
+
+
+def test_arguments_are_appended_byte_for_byte_to_other_streams(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create(content_type="text/plain")
+    assert headwater.ok("append", path, "Hel", "lö", "--close").startswith(
+        f"Appended 6 bytes to {path} and closed it; "
+    )
+    (chunk,) = client.stream(path).read()
+    assert (chunk.data, chunk.closed) == ("Hellö".encode(), True)
+
+
+def test_an_argument_that_is_not_json_is_named(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create()
+    done = headwater.run("append", path, "1", "hello")
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith("Error: 'hello' is not JSON")
+    assert stored(client, path) == []
+
+
+def test_a_closed_stream_is_told(headwater: Headwater, client: Client, path: str) -> None:
+    client.stream(path).create(content_type="text/plain", closed=True)
+    for arguments in (("x",), ()):
+        done = headwater.run("append", path, *arguments, stdin=b"x")
+        assert done.returncode == 1
+        assert b"takes no more appends" in done.stderr
+
+
+def test_the_wrong_content_type_is_refused_by_the_server(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create()
+    done = headwater.run("append", path, "x", "--content-type", "text/plain")
+    assert done.returncode == 1
+    assert b"holds application/json; send that instead of text/plain" in done.stderr
+
+
+@pytest.mark.parametrize("dash", [(), ("-",)])
+def test_stdin_is_one_json_text_for_a_json_stream(
+    headwater: Headwater, client: Client, path: str, dash: tuple[str, ...]
+) -> None:
+    client.stream(path).create()
+    said = headwater.ok("append", path, *dash, stdin=b'[\n {"a": 1},\n 2\n]\n')
+    assert said.startswith(f"Appended one JSON text to {path}; ")
+    assert stored(client, path) == [b'{"a": 1}', b"2"]
+    lines = headwater.run("append", path, *dash, stdin=b"1\n2\n")
+    assert lines.returncode == 1
+    assert b"Use --json-lines for one message per line." in lines.stderr
+
+
+def test_stdin_goes_through_byte_for_byte(headwater: Headwater, client: Client, path: str) -> None:
+    client.stream(path).create(content_type="application/octet-stream")
+    data = os.urandom(5 * 1024 * 1024 + 3)
+    said = headwater.ok("append", path, "--close", stdin=data)
+    assert said.startswith(f"Appended {len(data):,} bytes to {path} and closed it; ")
+    assert b"".join(stored(client, path)) == data
+    assert client.stream(path).head().closed
+
+
+def test_an_empty_stdin_appends_nothing(headwater: Headwater, client: Client, path: str) -> None:
+    client.stream(path).create(content_type="text/plain")
+    assert headwater.ok("append", path) == f"Appended nothing to {path}: the input was empty.\n"
+    assert not client.stream(path).head().closed
+    assert headwater.ok("append", path, "--close").startswith(
+        f"Appended nothing to {path} and closed it; "
+    )
+    assert client.stream(path).head().closed
+
+
+def test_lines_of_a_pipe_are_sent_as_they_arrive(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create(content_type="text/plain")
+    with headwater.start("append", path) as process:
+        assert process.stdin is not None
+        expected = b""
+        for number in range(3):
+            line = f"line {number}\n".encode()
+            process.stdin.write(line)
+            process.stdin.flush()
+            expected += line
+            wait_for(client, path, expected.replace(b"\n", b""))
+            assert b"".join(stored(client, path)) == expected
+        process.stdin.close()
+        assert process.wait(20) == 0
+
+
+def test_ten_thousand_json_lines_arrive_once_and_in_order(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create()
+    lines = b"".join(b'{"n": %d}\n' % number for number in range(10_000))
+    said = headwater.ok("append", path, "--json-lines", "--close", stdin=lines)
+    assert said.startswith(f"Appended 10,000 messages to {path} and closed it; ")
+    assert stored(client, path) == lines.splitlines()
+
+
+def test_json_lines_through_a_proxy_that_loses_answers_are_never_doubled(
+    headwater: Headwater, client: Client, proxy: Proxy, path: str
+) -> None:
+    client.stream(path).create()
+    lines = b"".join(b"%d\n" % number for number in range(10_000))
+    # About one answer in the middle of every few: headers of 250 bytes or so each.
+    proxy.answer_bytes = 1001
+    headwater.ok("append", path, "--json-lines", "--url", proxy.url, "--close", stdin=lines)
+    assert stored(client, path) == lines.splitlines()
+    assert proxy.connections > 3
+
+
+def test_a_bad_line_stops_behind_what_was_good(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create()
+    done = headwater.run("append", path, "--json-lines", stdin=b"1\n2\noops\n4\n")
+    assert done.returncode == 1
+    standing, error = done.stderr.decode().splitlines()
+    assert standing.startswith("2 messages of the input confirmed; resume with the same input and:")
+    assert standing.endswith(f"headwater append {path} --json-lines --skip 2")
+    assert error.startswith("Error: Line 3 of the input is not JSON")
+    assert stored(client, path) == [b"1", b"2"]
+    headwater.ok("append", path, "--json-lines", "--skip", "2", stdin=b"1\n2\n3\n4\n")
+    assert stored(client, path) == [b"1", b"2", b"3", b"4"]
+
+
+def test_json_lines_are_for_json_streams(headwater: Headwater, client: Client, path: str) -> None:
+    client.stream(path).create(content_type="text/plain")
+    done = headwater.run("append", path, "--json-lines", stdin=b"1\n")
+    assert done.returncode == 2
+    assert b"leave out --json-lines" in done.stderr
+
+
+def test_after_ctrl_c_it_says_what_is_confirmed_and_how_to_resume(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create()
+    with headwater.start("append", path, "--json-lines") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"1\n2\n3\n")
+        process.stdin.flush()
+        wait_for(client, path, b"123")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        said = process.stderr.read().decode()
+    assert said == (
+        "3 messages of the input confirmed; resume with the same input and: "
+        f"headwater append {path} --json-lines --skip 3\n"
+    )
+    headwater.ok("append", path, "--json-lines", "--skip", "3", stdin=b"1\n2\n3\n4\n")
+    assert stored(client, path) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_a_batch_in_doubt_is_settled_when_it_is_resumed(
+    headwater: Headwater, client: Client, proxy: Proxy, path: str, content_type: str
+) -> None:
+    """The answer is lost, the process gives up: the message it leaves makes up for it."""
+    client.stream(path).create(content_type=content_type)
+    options = ["--json-lines"] if content_type == "application/json" else []
+    whole = b"1\n2\n3\n4\n5\n"
+    with headwater.start("append", path, *options, "--url", proxy.url) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"1\n2\n")
+        process.stdin.flush()
+        wait_for(client, path, b"12")
+        time.sleep(0.3)  # for the answer to get back
+        proxy.down = True
+        proxy.lose_answers(1)
+        process.stdin.write(b"3\n4\n")
+        process.stdin.flush()
+        wait_for(client, path, b"1234")  # it has arrived, but the process can't know
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        said = process.stderr.read().decode()
+    amount = "2 messages" if options else "4 bytes"
+    assert f"{amount} of the input confirmed, {amount[0]} more in doubt" in said
+    proxy.down = False
+    command = shlex.split(said[said.index("headwater append") :])
+    headwater.ok(*command[1:], stdin=whole)
+    assert b"".join(stored(client, path)).replace(b"\n", b"") == b"12345"
+
+
+def test_a_server_that_stays_away_leaves_the_way_to_resume(path: str) -> None:
+    with ServerProcess() as server, Client(server.url) as client:
+        client.stream(path).create()
+        headwater = Headwater(server.url)
+        with headwater.start("append", path, "--json-lines") as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write(b"1\n")
+            process.stdin.flush()
+            wait_for(client, path, b"1")
+            server.kill()
+            process.stdin.write(b"2\n")
+            process.stdin.flush()
+            notice = process.stderr.readline().decode()
+            assert notice.startswith("The server does not answer (")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            said = process.stderr.read().decode()
+    assert "1 message of the input confirmed, 1 more in doubt" in said
+    assert "--skip 1 --unconfirmed cli-" in said
+
+
+def test_progress_is_shown_on_a_terminal_after_two_seconds(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create()
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        with (
+            os.fdopen(theirs, "wb") as stderr,
+            headwater.start("append", path, "--json-lines", stderr=stderr) as process,
+        ):
+            assert process.stdin is not None
+            for number in range(25):
+                process.stdin.write(b"%d\n" % number)
+                process.stdin.flush()
+                time.sleep(0.1)
+            process.stdin.close()
+            assert process.wait(20) == 0
+        shown = terminal.read(65536).decode()
+    assert re.search(r"\d+ messages appended", shown)
+    assert len(shown) < 2000
+
+
+def test_no_progress_goes_into_a_pipe(headwater: Headwater, client: Client, path: str) -> None:
+    client.stream(path).create()
+    with headwater.start("append", path, "--json-lines") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        time.sleep(2.5)
+        process.stdin.write(b"1\n")
+        process.stdin.close()
+        assert process.wait(20) == 0
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
+def test_memory_stays_bounded_while_much_is_piped(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create(content_type="application/octet-stream")
+    piece = os.urandom(1024 * 1024)
+    with headwater.start("append", path) as process:
+        assert process.stdin is not None
+        for _ in range(100):
+            process.stdin.write(piece)
+        status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert peak < 80 * 1024
+    client.stream(path).delete()
+
+
+def test_a_terminal_is_told_how_to_end(headwater: Headwater, client: Client, path: str) -> None:
+    client.stream(path).create(content_type="text/plain")
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            # The installed command, so that one test at least goes through it.
+            [Path(sys.executable).with_name("headwater"), "append", path, "--url", headwater.url],
+            stdin=theirs,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            assert process.stderr is not None
+            assert process.stderr.readline() == b"Reading from the terminal; end with Ctrl-D.\n"
+            os.write(ours, b"typed\n\x04")
+            assert process.wait(20) == 0
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert stored(client, path) == [b"typed\n"]

@@ -1,0 +1,78 @@
+"""Help reads well, and wrong usage is told from failure by the exit code."""
+
+import pytest
+
+from tests.cli.conftest import Headwater
+
+COMMANDS = ["serve", "create", "append", "read", "head", "close", "fork", "delete"]
+
+
+def test_commands_are_listed_in_the_order_of_a_streams_life(headwater: Headwater) -> None:
+    text = headwater.ok("--help")
+    listed = text.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == COMMANDS
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+    assert text.partition("Examples:\n")[2].count("headwater ") == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(headwater: Headwater, command: str) -> None:
+    assert headwater.ok(command, "-h").startswith(f"Usage: python -m headwater {command}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create",),
+        ("create", ""),
+        ("create", "x", "--ttl", "-1"),
+        ("create", "x", "--ttl", "1", "--expires-at", "2099-01-01T00:00:00Z"),
+        ("create", "x", "--expires-at", "tomorrow"),
+        ("create", "x", "--content-type", "text"),
+        ("create", "x", "--url", "localhost:4437"),
+        ("create", "x", "--url", "http://host:notaport"),
+        ("append", "x", "1", "-"),
+        ("append", "x", "1", "--json-lines"),
+        ("append", "x", "1", "--skip", "1"),
+        ("append", "x", "--unconfirmed", "nonsense"),
+        ("read", "x", "--offset", "a b"),
+        ("read", "x", "--live", "websocket"),
+        ("fork", "http://one/x", "http://two/y"),
+        ("unknown",),
+    ],
+)
+def test_wrong_usage_ends_with_2(headwater: Headwater, arguments: tuple[str, ...]) -> None:
+    done = headwater.run(*arguments)
+    assert done.returncode == 2
+    assert b"Error: " in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("append", "none", "1"),
+        ("append", "none", "--json-lines"),
+        ("read", "none"),
+        ("read", "none", "--follow"),
+        ("head", "none"),
+        ("close", "none"),
+        ("delete", "none"),
+    ],
+)
+def test_a_stream_that_is_not_there_is_one_sentence_and_1(
+    headwater: Headwater, arguments: tuple[str, ...]
+) -> None:
+    done = headwater.run(*arguments)
+    assert done.returncode == 1
+    assert done.stdout == b""
+    (line,) = done.stderr.decode().splitlines()
+    assert line == "Error: There is no stream none; create it with: headwater create none"
+
+
+@pytest.mark.parametrize("arguments", [("head", "x"), ("read", "x", "-f"), ("append", "x", "1")])
+def test_a_server_that_is_not_there_is_told_at_once(arguments: tuple[str, ...]) -> None:
+    done = Headwater("http://127.0.0.1:9").run(*arguments)
+    assert done.returncode == 1
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("Error: Can't reach http://127.0.0.1:9: Connection refused.")

@@ -1,0 +1,320 @@
+"""`headwater read`: to the end, on and on, and again from where it stopped."""
+
+import os
+import pty
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from headwater.client import Client, Stream
+from tests.cli.conftest import Headwater
+from tests.support.proxy import Proxy
+
+
+@pytest.fixture
+def stream(client: Client, path: str) -> Stream:
+    opened = client.stream(path)
+    opened.create()
+    return opened
+
+
+def write(stream: Stream, numbers: range, pause: float) -> threading.Thread:
+    """Append numbers from another thread."""
+
+    def run() -> None:
+        for number in numbers:
+            stream.append(str(number))
+            time.sleep(pause)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def lines(numbers: range) -> bytes:
+    return b"".join(b"%d\n" % number for number in numbers)
+
+
+def test_json_messages_are_printed_one_per_line(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
+    tail = stream.append('[{"a":\n 1}, [2], "x\\ny"]').next_offset
+    done = headwater.run("read", path)
+    assert done.returncode == 0
+    assert done.stdout == b'{"a":  1}\n[2]\n"x\\ny"\n'
+    assert done.stderr.decode() == (
+        f"The next offset is {tail}; resume with: headwater read {path} --offset {tail}\n"
+    )
+
+
+def test_other_data_is_printed_as_it_is(headwater: Headwater, client: Client, path: str) -> None:
+    data = os.urandom(3 * 1024 * 1024)
+    client.stream(path).create(data, content_type="application/octet-stream")
+    done = headwater.run("read", path)
+    assert done.stdout == data
+
+
+def test_reading_begins_at_an_offset_and_the_resume_line_can_be_run(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
+    stream.append_many(["1", "2"])
+    said = headwater.run("read", path, "--url", headwater.url).stderr.decode()
+    command = shlex.split(said.partition("resume with: ")[2])
+    assert command[:2] == ["headwater", "read"]
+    assert command[-2:] == ["--url", headwater.url]
+    stream.append("3")
+    elsewhere = Headwater("http://127.0.0.1:9")
+    assert elsewhere.ok(*command[1:]) == "3\n"
+    assert headwater.ok("read", path, "--offset", "now") == ""
+
+
+def test_a_closed_stream_says_so_instead(headwater: Headwater, stream: Stream, path: str) -> None:
+    tail = stream.close("1").next_offset
+    done = headwater.run("read", path)
+    assert done.stdout == b"1\n"
+    assert done.stderr.decode() == f"{path} is closed; it ends at offset {tail}.\n"
+
+
+def test_an_offset_that_is_gone_is_the_servers_sentence(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
+    offset = stream.append("1").next_offset
+    stream.delete()
+    stream.create()
+    done = headwater.run("read", path, "--offset", offset)
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(f"Error: {offset} is from an earlier stream")
+
+
+@pytest.mark.parametrize("live", ["auto", "sse", "long-poll"])
+def test_following_goes_on_through_reconnects_and_ends_with_the_stream(
+    headwater: Headwater, stream: Stream, path: str, live: str
+) -> None:
+    # The server ends SSE connections after 0.3 seconds.
+    stream.append_many([str(number) for number in range(100)])
+    with headwater.start("read", path, "--follow", "--live", live) as process:
+        write(stream, range(100, 400), 0.005).join()
+        stream.close()
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert out == lines(range(400))
+    assert err.decode().startswith(f"{path} is closed; it ends at offset ")
+
+
+def test_followed_lines_come_out_as_they_go_in(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
+    with headwater.start("read", path, "-f") as process:
+        assert process.stdout is not None
+        for number in range(3):
+            stream.append(str(number))
+            assert process.stdout.readline() == b"%d\n" % number
+
+
+def test_cut_connections_lose_and_double_nothing(
+    headwater: Headwater, stream: Stream, proxy: Proxy, path: str
+) -> None:
+    with headwater.start("read", path, "--follow", "--url", proxy.url) as process:
+        writer = write(stream, range(300), 0.005)
+        while writer.is_alive():
+            time.sleep(0.05)
+            proxy.cut()
+        writer.join()
+        stream.close()
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert out == lines(range(300))
+    assert proxy.connections > 5
+
+
+def test_a_server_that_is_away_for_a_while_is_waited_for(
+    headwater: Headwater, stream: Stream, proxy: Proxy, path: str
+) -> None:
+    stream.append("1")
+    with headwater.start("read", path, "--follow", "--url", proxy.url) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"1\n"
+        proxy.down = True
+        proxy.cut()
+        stream.append("2")
+        assert process.stderr.readline().startswith(b"The server does not answer (")
+        proxy.down = False
+        assert process.stdout.readline() == b"2\n"
+
+
+def test_ctrl_c_ends_with_130_and_the_resume_line(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
+    tail = stream.append("1").next_offset
+    with headwater.start("read", path, "--follow") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"1\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read().decode() == (
+            f"The next offset is {tail}; resume with: "
+            f"headwater read {path} --offset {tail} --follow\n"
+        )
+
+
+def test_a_resume_file_carries_over_any_number_of_interruptions(
+    headwater: Headwater, stream: Stream, path: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "position"
+    writer = write(stream, range(1000), 0.003)
+    out = b""
+    for _ in range(5):
+        with headwater.start("read", path, "--follow", "--resume", str(file)) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            out += process.stdout.readline()
+            time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            out += process.stdout.read()
+            assert process.wait(20) == 130
+            assert process.stderr.read().decode().endswith(f"--follow --resume {file}\n")
+    writer.join()
+    out += headwater.ok("read", path, "--resume", str(file)).encode()
+    assert out == lines(range(1000))
+    assert file.read_text() == f"{stream.head().next_offset}\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["position"]
+
+
+def test_a_killed_reader_repeats_at_most_what_it_had_not_saved(
+    headwater: Headwater, stream: Stream, path: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "position"
+    stream.append_many(["1", "2"])
+    with headwater.start("read", path, "--follow", "--resume", str(file)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        assert process.stdout.readline() == b"2\n"
+        tail = stream.head().next_offset
+        deadline = time.monotonic() + 10
+        while not (file.exists() and file.read_text() == f"{tail}\n"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    stream.append("3")
+    assert headwater.ok("read", path, "--resume", str(file)) == "3\n"
+
+
+def test_a_resume_file_begins_at_the_offset_that_is_asked_for(
+    headwater: Headwater, stream: Stream, path: str, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "position")
+    stream.append("1")
+    assert headwater.ok("read", path, "--offset", "now", "--resume", file) == ""
+    stream.append("2")
+    assert headwater.ok("read", path, "--offset", "-1", "--resume", file) == "2\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"not an offset", b"\xff"])
+def test_a_resume_file_with_something_else_in_it_is_left_alone(
+    headwater: Headwater, stream: Stream, path: str, tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "position"
+    file.write_bytes(content)
+    done = headwater.run("read", path, "--resume", str(file))
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert str(file) in done.stderr.decode()
+    assert file.read_bytes() == content
+
+
+def test_a_resume_file_that_cannot_be_written_is_told(
+    headwater: Headwater, stream: Stream, path: str, tmp_path: Path
+) -> None:
+    stream.append("1")
+    done = headwater.run("read", path, "--resume", str(tmp_path / "none" / "position"))
+    assert done.returncode == 1
+    assert b"Can't save the offset" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_reader_that_leaves_early_ends_it_quietly(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
+    stream.append_many([f'"{number:01000}"' for number in range(2000)])
+    for follow in ((), ("--follow",)):
+        with headwater.start("read", path, *follow) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.readline()
+            process.stdout.close()
+            assert process.wait(20) == 0
+            assert process.stderr.read() == b""
+
+
+def test_a_follower_ends_when_nobody_reads_although_nothing_comes(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
+    stream.append("1")
+    with headwater.start("read", path, "--follow") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"1\n"
+        process.stdout.close()
+        assert process.wait(10) == 0
+        assert process.stderr.read() == b""
+
+
+def test_a_stream_deleted_under_a_follower_is_told(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
+    stream.append("1")
+    with headwater.start("read", path, "--follow") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        stream.delete()
+        assert process.wait(20) == 1
+        assert process.stderr.read().decode().startswith(f"Error: There is no stream {path}")
+
+
+def test_a_terminal_sees_no_progress_while_lines_go_to_a_pipe(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        with (
+            os.fdopen(theirs, "wb") as stderr,
+            headwater.start("read", path, "--follow", stderr=stderr) as process,
+        ):
+            write(stream, range(25), 0.1).join()
+            stream.close()
+            out, _ = process.communicate(timeout=20)
+        shown = terminal.read(65536).decode()
+    assert out == lines(range(25))
+    assert shown.count("\n") == 1
+    assert "bytes read" not in shown
+
+
+def test_reading_and_appending_can_be_piped_together(
+    headwater: Headwater, client: Client, stream: Stream, path: str
+) -> None:
+    stream.append_many([str(number) for number in range(5000)])
+    copy = client.stream(f"{path}/copy")
+    copy.create()
+    with headwater.start("read", path) as reader:
+        assert reader.stdout is not None
+        with subprocess.Popen(
+            [sys.executable, "-m", "headwater", "append", f"{path}/copy", "--json-lines"],
+            stdin=reader.stdout,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "HEADWATER_URL": headwater.url},
+        ) as writer:
+            said, _ = writer.communicate(timeout=20)
+    assert said.startswith(b"Appended 5,000 messages")
+    found = [message for chunk in copy.read() for message in chunk.messages()]
+    assert found == lines(range(5000)).splitlines()

@@ -1,0 +1,89 @@
+"""The requests of each operation, and the reading of their answers."""
+
+import pytest
+
+from headwater.client import ProducerClaim, calls
+from headwater.client.messages import Answer
+from headwater.client.values import Appended
+from headwater.errors import UnexpectedAnswer
+
+URL = "http://host/v1/stream/chat/42"
+
+
+def answer(status: int, **headers: str) -> Answer:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(URL, "POST", status, names)
+
+
+def test_only_an_append_without_a_producer_may_not_be_repeated() -> None:
+    plain = calls.append(URL, b"1", content_type="application/json")
+    claimed = calls.append(
+        URL, b"1", content_type="application/json", producer=ProducerClaim("p", 0, 0)
+    )
+    closing = calls.append(URL, b"1", content_type="application/json", close=True)
+    others = [
+        calls.create(URL, content_type="text/plain").request,
+        calls.fork(URL, f"{URL}/fork").request,
+        calls.close(URL).request,
+        calls.head(URL).request,
+        calls.delete(URL).request,
+        calls.read(URL, "-1").request,
+    ]
+    assert not plain.request.repeatable
+    assert not closing.request.repeatable
+    assert claimed.request.repeatable
+    assert all(request.repeatable for request in others)
+
+
+def test_headers_say_what_was_asked_for_and_nothing_else() -> None:
+    created = calls.create(URL, b"x", content_type="text/plain", ttl=0, closed=True).request
+    assert created.headers == {
+        "Content-Type": "text/plain",
+        "Stream-TTL": "0",
+        "Stream-Closed": "true",
+    }
+    forked = calls.fork(f"{URL}%20x", f"{URL}/fork", offset="1_2", sub_offset=3).request
+    assert forked.headers == {
+        "Stream-Forked-From": "/v1/stream/chat/42%20x",
+        "Stream-Fork-Offset": "1_2",
+        "Stream-Fork-Sub-Offset": "3",
+    }
+    appended = calls.append(
+        URL, b"1", content_type="a/b", seq="7", producer=ProducerClaim("p", 1, 2)
+    ).request
+    assert appended.headers == {
+        "Content-Type": "a/b",
+        "Stream-Seq": "7",
+        "Producer-Id": "p",
+        "Producer-Epoch": "1",
+        "Producer-Seq": "2",
+    }
+
+
+def test_an_append_is_told_from_its_duplicate() -> None:
+    interpret = calls.close(URL).interpret
+    assert interpret(answer(204, stream_next_offset="1_5")) == Appended("1_5")
+    assert interpret(answer(200, stream_next_offset="1_5", producer_seq="0")) == Appended("1_5")
+    assert interpret(answer(204, producer_seq="0")) == Appended("", duplicate=True)
+    with pytest.raises(UnexpectedAnswer, match="no Stream-Next-Offset"):
+        interpret(answer(204))
+
+
+@pytest.mark.parametrize(
+    ("messages", "content_type", "body"),
+    [
+        ([b"[1]", b"2"], "application/json; charset=utf-8", b"[[1],2]"),
+        ([], "application/json", b"[]"),
+        ([b"a", b"b"], "text/plain", b"ab"),
+    ],
+)
+def test_messages_share_a_body_without_becoming_others(
+    messages: list[bytes], content_type: str, body: bytes
+) -> None:
+    assert calls.join_messages(messages, content_type) == body
+
+
+def test_json_is_checked_as_the_server_would() -> None:
+    assert calls.check_json(b' {"a": [1, "\xc3\xa4"]} ') is None
+    for wrong in (b"", b"1,2", b"hello", b'"\xff"', b"[" * 100_000):
+        assert calls.check_json(wrong), wrong[:10]

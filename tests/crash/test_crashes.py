@@ -1,0 +1,168 @@
+"""A real server is killed again and again, and nothing that it acknowledged is ever lost.
+
+`HEADWATER_CRASH_KILLS=200 python -m pytest tests/crash` is the full run, `HEADWATER_CRASH_SEED`
+repeats the choices of another one.
+"""
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from headwater.storage.disk.faults import KILL_POINTS
+from tests.crash.actors import Gate, Reader, Writer
+from tests.crash.checking import check
+from tests.crash.ledger import Ledger, Record, Step
+from tests.crash.process import DiskServer
+from tests.crash.wire import BINARY, JSON, Lost, Wire
+
+KILLS: Final = int(os.environ.get("HEADWATER_CRASH_KILLS", "20"))
+SEED: Final = os.environ.get("HEADWATER_CRASH_SEED") or str(time.time_ns())
+
+_OPTIONS: Final = (
+    *("--memory-budget-bytes", "65536", "--journal-bytes", "32768"),
+    *("--checkpoint-interval", "0.2", "--chunk-bytes", "32768"),
+    *("--max-loaded-streams", "8", "--max-open-segments", "4"),
+    *("--long-poll-timeout", "0.3", "--sse-duration", "1"),
+)
+_PATIENCE: Final = 6.0
+"""Seconds after which a point that was not reached is given up."""
+
+
+class Kill(NamedTuple):
+    """How one server ends."""
+
+    point: str
+    """A named point, or nothing for a random moment."""
+    count: int = 1
+
+    @property
+    def in_recovery(self) -> bool:
+        return self.point.startswith("recovery")
+
+    def __str__(self) -> str:
+        return f"{self.point or 'any moment'}:{self.count}"
+
+
+def plan(kills: int, choose: random.Random) -> Iterator[Kill]:
+    """Every point the first time that it is reached; then later times, and moments between."""
+    for number in range(kills):
+        turn, place = divmod(number, len(KILL_POINTS) + 4)
+        if place >= len(KILL_POINTS):
+            yield Kill("")
+            continue
+        point = KILL_POINTS[place]
+        if point.startswith("recovery"):
+            yield Kill(point)
+        elif point.startswith("compaction"):
+            yield Kill(point, 1 + turn % 2)
+        elif point.startswith("journal-") and not point.endswith(("delete", "deleted")):
+            yield Kill(point, choose.choice([1, 2, 3, 10, 50, 150]))
+        else:
+            yield Kill(point, 1 + turn % 5)
+
+
+class Run:
+    """One data directory, its clients, and the server of the moment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.random = random.Random(SEED)
+        self.gate = Gate()
+        self.ledger = Ledger()
+        self.reached: set[str] = set()
+        self.server = self.start()
+        with Wire(self.server.port) as wire:
+            self.shared = [self._share(wire, kind) for kind in (JSON, BINARY)]
+        self.clients = [
+            *(Writer(f"writer{n}", self.gate, self.ledger, SEED, self.shared) for n in range(4)),
+            *(
+                Reader(f"reader-{mode}", self.gate, self.ledger, SEED, mode)
+                for mode in ("long-poll", "sse", "catch-up")
+            ),
+        ]
+        for client in self.clients:
+            client.start()
+
+    def _share(self, wire: Wire, kind: str) -> Record:
+        record = Record(f"shared-{kind[-4:]}", kind)
+        assert wire.call("PUT", record.path, {"Content-Type": kind}).status == 201
+        record.created = Step.DONE
+        return self.ledger.add(record)
+
+    def start(self, armed: str = "") -> DiskServer:
+        """Start a server that must come up, unless it is told to die on the way."""
+        server = DiskServer(self.folder, *_OPTIONS, armed=armed)
+        if not server.port:
+            code = server.wait()
+            assert code == -9, f"the server did not start (seed {SEED}):\n{server.log()}"
+            assert armed, server.log()
+        return server
+
+    def kill(self, kill: Kill) -> None:
+        """Let the clients work until the server dies as planned; it is left dead."""
+        self.gate.open(self.server.port)
+        if kill.point and not kill.in_recovery:
+            if self.server.dies_within(_PATIENCE):
+                self.reached.add(kill.point)
+        else:
+            time.sleep(self.random.uniform(0.02, 0.5))
+        self.server.kill()
+        self.gate.shut()
+        if kill.in_recovery:
+            self.server = self.start(f"{kill.point}:1")
+            assert not self.server.port, f"{kill.point} was not reached (seed {SEED})"
+            self.reached.add(kill.point)
+        elif not kill.point and self.random.random() < 0.5:
+            server = DiskServer(self.folder, *_OPTIONS, wait=False)
+            server.dies_within(self.random.uniform(0.1, 0.6))
+            server.kill()
+
+    def restart(self, kill: Kill | None) -> None:
+        """Start the next server, armed for its end, and check what it has."""
+        armed = f"{kill.point}:{kill.count}" if kill and kill.point and not kill.in_recovery else ""
+        while True:
+            self.server = self.start(armed)
+            try:
+                wrong = (
+                    check(self.ledger, self.server.port, self.random) if self.server.port else []
+                )
+            except Lost:
+                wrong = []
+            else:
+                assert not wrong, f"seed {SEED}, next {kill}:\n" + "\n".join(wrong[:20])
+                if self.server.port:
+                    return
+            # A checkpoint of what was recovered has reached the point already.
+            assert armed, f"the server died by itself (seed {SEED}):\n{self.server.log()}"
+            assert self.server.kill() == -9
+            self.reached.add(kill.point if kill else "")
+            armed = ""
+
+    def end(self) -> None:
+        self.gate.end()
+        for client in self.clients:
+            client.join(30)
+        self.server.kill()
+
+
+@pytest.mark.timeout(60 + 10 * KILLS)
+def test_nothing_acknowledged_is_lost_whenever_the_server_is_killed(tmp_path: Path) -> None:
+    run = Run(tmp_path / "data")
+    try:
+        kills = list(plan(KILLS, run.random))
+        run.server.kill()
+        for kill in kills:
+            run.restart(kill)
+            run.kill(kill)
+        run.restart(None)
+        assert run.ledger.requests > 10 * KILLS, "the clients have hardly done anything"
+        if len(KILL_POINTS) <= KILLS:
+            missed = set(KILL_POINTS) - run.reached
+            assert not missed, f"never reached with seed {SEED}: {sorted(missed)}"
+    finally:
+        run.end()

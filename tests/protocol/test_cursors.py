@@ -1,0 +1,58 @@
+"""Cursors move with time and never backwards."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.protocol.cursors import (
+    EPOCH,
+    INTERVAL_SECONDS,
+    MAX_JITTER_SECONDS,
+    interval_at,
+    next_cursor,
+    parse_cursor,
+)
+
+times = st.floats(EPOCH, EPOCH + 10**10)
+jitters = st.floats(0, 1, exclude_max=True)
+
+
+def test_intervals_are_twenty_seconds_from_the_epoch() -> None:
+    assert interval_at(EPOCH) == 0
+    assert interval_at(EPOCH + 19.9) == 0
+    assert interval_at(EPOCH + 20) == 1
+    assert interval_at(EPOCH + 86400) == 4320
+
+
+@given(times, jitters)
+def test_without_a_cursor_it_is_the_present_interval(now: float, jitter: float) -> None:
+    assert next_cursor(None, now, jitter) == interval_at(now)
+
+
+@given(st.integers(0, 10**15), times, jitters)
+def test_a_cursor_never_goes_back_and_never_repeats(echoed: int, now: float, jitter: float) -> None:
+    following = next_cursor(echoed, now, jitter)
+    assert following > echoed
+    assert following >= interval_at(now)
+    if echoed >= interval_at(now):
+        assert 1 <= following - echoed <= MAX_JITTER_SECONDS // INTERVAL_SECONDS
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), jitters), min_size=1, max_size=30))
+def test_a_client_that_echoes_sees_a_growing_number(steps: list[tuple[float, float]]) -> None:
+    now, cursor = float(EPOCH), -1
+    for seconds, jitter in steps:
+        now += seconds
+        following = next_cursor(None if cursor < 0 else cursor, now, jitter)
+        assert following > cursor
+        cursor = following
+
+
+@given(st.integers(0, 10**15 - 1))
+def test_a_cursor_is_read_back(cursor: int) -> None:
+    assert parse_cursor(str(cursor)) == cursor
+
+
+@given(st.none() | st.text() | st.sampled_from(["-1", "1.5", "", "\u0663", "9" * 16, "9" * 5000]))
+def test_what_is_no_cursor_of_ours_is_none(text: str | None) -> None:
+    cursor = parse_cursor(text)
+    assert cursor is None or (text is not None and int(text) == cursor)

@@ -1,0 +1,231 @@
+"""JSON messages lie in a stream one on each line, and bytes are cut where they may be."""
+
+import json
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headwater.protocol.framing import (
+    EmptyArray,
+    InvalidJson,
+    cut,
+    frame,
+    frame_json,
+    is_boundary,
+    nth_message_end,
+    render,
+)
+
+JSON = "application/json"
+TEXT = "text/plain"
+BINARY = "application/octet-stream"
+
+characters = st.characters(exclude_categories=["Cs"])
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(characters)
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(characters), inner),
+    max_leaves=12,
+)
+layouts = st.sampled_from(
+    [
+        {},
+        {"indent": 1},
+        {"indent": "\t"},
+        {"separators": (",", ":")},
+        {"separators": (" ,\r\n", "\n:\r")},
+        {"ensure_ascii": False},
+    ]
+)
+pads = st.text(" \t\r\n", max_size=4)
+
+
+def rendered(stored: bytes) -> Any:
+    return json.loads(b"".join(render([stored] if stored else [], JSON)))
+
+
+def reject(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+@given(values, layouts, pads, pads)
+def test_what_goes_in_comes_out(
+    value: Any, layout: dict[str, Any], before: str, after: str
+) -> None:
+    body = (before + json.dumps(value, **layout) + after).encode()
+    stored = frame_json(body)
+    if value == []:
+        assert stored == EmptyArray()
+        return
+    assert isinstance(stored, bytes)
+    assert rendered(stored) == (value if isinstance(value, list) else [value])
+
+
+@given(st.lists(values, min_size=1, max_size=5), layouts)
+def test_a_newline_is_the_end_of_a_message_and_nothing_else(
+    messages: list[Any], layout: dict[str, Any]
+) -> None:
+    stored = frame_json(json.dumps(messages, **layout).encode())
+    assert isinstance(stored, bytes)
+    lines = stored.split(b"\n")
+    assert lines.pop() == b""
+    assert all(line.endswith(b",") for line in lines)
+    assert [json.loads(line[:-1]) for line in lines] == messages
+
+
+@given(st.lists(values, min_size=1, max_size=5))
+def test_exactly_one_level_is_flattened(messages: list[Any]) -> None:
+    once = frame_json(json.dumps(messages).encode())
+    wrapped = frame_json(json.dumps([messages]).encode())
+    assert isinstance(once, bytes)
+    assert isinstance(wrapped, bytes)
+    assert rendered(once) == messages
+    assert rendered(wrapped) == [messages]
+
+
+@given(st.lists(st.lists(values, min_size=1, max_size=3), min_size=1, max_size=4))
+def test_appends_one_after_another_are_one_array(batches: list[list[Any]]) -> None:
+    stored = [frame_json(json.dumps(batch).encode()) for batch in batches]
+    joined = b"".join(piece for piece in stored if isinstance(piece, bytes))
+    assert rendered(joined) == [message for batch in batches for message in batch]
+
+
+@given(st.lists(values, min_size=1, max_size=4), st.lists(st.integers(0, 200), max_size=5))
+def test_an_array_is_rendered_from_buffers_cut_anywhere(
+    messages: list[Any], places: list[int]
+) -> None:
+    stored = frame_json(json.dumps(messages).encode())
+    assert isinstance(stored, bytes)
+    marks = sorted({0, len(stored), *(place % len(stored) for place in places)})
+    buffers = [memoryview(stored)[a:b] for a, b in pairwise(marks)]
+    assert json.loads(b"".join(render(buffers, JSON))) == messages
+
+
+def agrees_with_json(body: bytes) -> None:
+    try:
+        expected = json.loads(body.decode("utf-8"), parse_constant=reject)
+    except (ValueError, RecursionError):
+        assert isinstance(frame_json(body), InvalidJson)
+        return
+    stored = frame_json(body)
+    if expected == []:
+        assert stored == EmptyArray()
+        return
+    assert isinstance(stored, bytes), stored
+    assert rendered(stored) == (expected if isinstance(expected, list) else [expected])
+
+
+@given(st.text('{}[]",:01-+.eE\\untfalsr \t\r\n\x00\x7fé', max_size=12).map(str.encode))
+@example(b'"a\nb"')
+@example(b'{"a\rb": 1}')
+@example(b'["x", "\n"]')
+@example(b"1e999")
+@example(b"-0")
+@example(b"\xef\xbb\xbf1")
+@example(b'{"a": 1, "a": 2}')
+@example(b"[1]\n[2]")
+@example(b"1\n2")
+def test_valid_is_what_json_says_is_valid(body: bytes) -> None:
+    agrees_with_json(body)
+
+
+@given(values, st.integers(0, 200), st.binary(max_size=3))
+def test_a_damaged_body_is_judged_as_json_judges_it(value: Any, at: int, piece: bytes) -> None:
+    whole = json.dumps(value, indent=1, ensure_ascii=False).encode()
+    place = at % (len(whole) + 1)
+    body = whole[:place] + piece + whole[place + 1 :]
+    if b"\\ud" not in body.lower():  # a lone surrogate has a rule of its own, below
+        agrees_with_json(body)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b" \n", b"\xff", b'"\xed\xa0\x80"', b"NaN", b"[Infinity]", b"{'a': 1}"]
+)
+def test_what_is_no_json_is_told_why(body: bytes) -> None:
+    outcome = frame_json(body)
+    assert isinstance(outcome, InvalidJson)
+    assert outcome.reason
+
+
+def test_half_of_a_surrogate_pair_is_refused() -> None:
+    assert isinstance(frame_json(b'"\\ud800"'), InvalidJson)
+    assert isinstance(frame_json(b'"\\ud83d\\ude00"'), bytes)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"[" * 50_000 + b"]" * 50_000])
+def test_a_bottomless_body_is_refused(body: bytes) -> None:
+    assert isinstance(frame_json(body), InvalidJson)
+
+
+@given(st.binary())
+def test_other_types_are_stored_and_rendered_byte_for_byte(body: bytes) -> None:
+    assert frame(body, BINARY) == body
+    assert frame(body, TEXT) == body
+    assert b"".join(render([body], BINARY)) == body
+
+
+def test_nothing_is_an_empty_array() -> None:
+    assert b"".join(render([], JSON)) == b"[]"
+    assert b"".join(render([], TEXT)) == b""
+
+
+@given(st.lists(values, min_size=1, max_size=5), st.integers(1, 100))
+def test_json_is_cut_behind_a_message_or_not_at_all(messages: list[Any], size: int) -> None:
+    stored = frame_json(json.dumps(messages).encode())
+    assert isinstance(stored, bytes)
+    window = memoryview(stored)[:size]
+    length = cut(window, JSON)
+    if length is None:
+        assert b"\n" not in bytes(window)
+    else:
+        assert 0 < length <= len(window)
+        assert stored[length - 1 : length] == b"\n"
+        assert b"\n" not in bytes(window[length:])
+
+
+@given(st.text(characters, min_size=1), st.integers(1, 40))
+def test_text_is_cut_between_characters_or_not_at_all(text: str, size: int) -> None:
+    window = text.encode()[:size]
+    length = cut(window, TEXT)
+    if length is None:
+        assert len(window) < 4
+    else:
+        assert 0 < length <= len(window)
+        assert text.startswith(window[:length].decode())
+        assert len(window) - length < 4
+
+
+@given(st.binary(min_size=1))
+def test_any_bytes_can_be_cut(window: bytes) -> None:
+    assert cut(window, BINARY) == len(window)
+    length = cut(window, TEXT)
+    assert length is None or 0 < length <= len(window)
+    assert length is not None or len(window) < 4
+
+
+@given(st.lists(values, min_size=1, max_size=5), st.integers(1, 8))
+def test_messages_are_counted_by_their_ends(messages: list[Any], count: int) -> None:
+    stored = frame_json(json.dumps(messages).encode())
+    assert isinstance(stored, bytes)
+    end = nth_message_end(stored, count)
+    if count > len(messages):
+        assert end is None
+    else:
+        assert end is not None
+        assert rendered(stored[:end]) == messages[:count]
+        assert is_boundary(stored[end - 1], JSON)
+
+
+def test_the_beginning_and_every_byte_of_other_types_are_boundaries() -> None:
+    assert is_boundary(None, JSON)
+    assert not is_boundary(ord(","), JSON)
+    assert is_boundary(ord(","), TEXT)

@@ -1,0 +1,139 @@
+"""Header values are read strictly."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.protocol.expiry import NEVER, Expiry
+from headwater.protocol.headers import (
+    BadHeader,
+    is_true,
+    parse_expiry,
+    parse_plain_integer,
+    parse_producer,
+)
+from headwater.protocol.producers import MAX_INTEGER, ProducerClaim
+
+
+@pytest.mark.parametrize("value", ["true", "True", "TRUE", "tRuE"])
+def test_true_has_no_case(value: str) -> None:
+    assert is_true(value)
+
+
+@pytest.mark.parametrize("value", [None, "", "false", "yes", "1", "true, true", "truee"])
+def test_anything_else_is_as_good_as_absent(value: str | None) -> None:
+    assert not is_true(value)
+
+
+@given(st.integers(0, MAX_INTEGER))
+def test_a_plain_integer_is_read_back(number: int) -> None:
+    assert parse_plain_integer(str(number), MAX_INTEGER) == number
+
+
+@given(st.text(max_size=20))
+def test_a_plain_integer_has_one_spelling(text: str) -> None:
+    number = parse_plain_integer(text, MAX_INTEGER)
+    assert number is None or str(number) == text
+
+
+@pytest.mark.parametrize(
+    "ttl", ["", "-1", "+1", "01", "00", "1.0", "1e3", " 1", "1 ", "x", "\u0661", "9" * 5000]
+)
+def test_a_ttl_in_any_other_form_is_refused(ttl: str) -> None:
+    refusal = parse_expiry(ttl, None)
+    assert isinstance(refusal, BadHeader)
+    assert (refusal.name, refusal.value) == ("Stream-TTL", ttl)
+
+
+def test_a_ttl_is_kept_in_seconds() -> None:
+    assert parse_expiry("0", None) == Expiry(ttl=0)
+    assert parse_expiry("3600", None) == Expiry(ttl=3600)
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)))  # noqa: DTZ001 - made aware below
+def test_a_time_is_kept_as_written_and_as_an_instant(when: datetime) -> None:
+    text = when.isoformat() + "Z"
+    expiry = parse_expiry(None, text)
+    assert isinstance(expiry, Expiry)
+    assert expiry.expires_at == text
+    assert expiry.instant == pytest.approx(when.replace(tzinfo=UTC).timestamp(), abs=1e-3)
+
+
+def test_times_of_different_zones_are_compared_as_instants() -> None:
+    one = parse_expiry(None, "2030-01-01T12:00:00+02:00")
+    other = parse_expiry(None, "2030-01-01t10:00:00.000z")
+    assert isinstance(one, Expiry)
+    assert isinstance(other, Expiry)
+    assert one.instant == other.instant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "tomorrow",
+        "1893456000",
+        "2030-01-01",
+        "2030-01-01T00:00:00",
+        "2030-01-01 00:00:00Z",
+        "2030-13-01T00:00:00Z",
+        "2030-02-30T00:00:00Z",
+        "2030-01-01T25:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "2030-01-01T00:00:00+99:99",
+        "2030-01-01T00:00:00Z ",
+        "20300101T000000Z",
+        "2030-W01-1T00:00:00Z",
+    ],
+)
+def test_a_time_in_any_other_form_is_refused(text: str) -> None:
+    assert isinstance(parse_expiry(None, text), BadHeader)
+
+
+@given(st.text())
+def test_no_text_makes_reading_a_time_fail(text: str) -> None:
+    assert isinstance(parse_expiry(None, text), BadHeader | Expiry)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        "1969-12-31T23:59:59Z",
+        "2030-01-01T00:00:00." + "1" * 400 + "Z",
+    ],
+)
+def test_the_edges_of_time_are_read_or_refused(text: str) -> None:
+    assert isinstance(parse_expiry(None, text), BadHeader | Expiry)
+
+
+def test_one_expiry_at_a_time() -> None:
+    assert parse_expiry(None, None) == NEVER
+    assert isinstance(parse_expiry("1", "2030-01-01T00:00:00Z"), BadHeader)
+
+
+def test_producer_headers_come_together_or_not_at_all() -> None:
+    assert parse_producer(None, None, None) is None
+    assert parse_producer("p", "0", "7") == ProducerClaim("p", 0, 7)
+    for given_headers in (
+        ("p", None, None),
+        (None, "0", None),
+        (None, None, "0"),
+        ("p", "0", None),
+        ("p", None, "0"),
+        (None, "0", "0"),
+        ("", "0", "0"),
+    ):
+        assert isinstance(parse_producer(*given_headers), BadHeader)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "+1", "1.5", "1e3", "x", str(MAX_INTEGER + 1), "9" * 400, "\u0661", " 1"]
+)
+def test_a_producers_numbers_are_whole_and_fit_javascript(text: str) -> None:
+    assert isinstance(parse_producer("p", text, "0"), BadHeader)
+    assert isinstance(parse_producer("p", "0", text), BadHeader)
+    assert parse_producer("p", str(MAX_INTEGER), "0") == ProducerClaim("p", MAX_INTEGER, 0)

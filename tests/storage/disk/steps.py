@@ -1,0 +1,64 @@
+"""How tests of the disk engine open and end stores, and look at what lies in their folders."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from headwater.storage.disk.store import DiskOptions, DiskStore
+
+Given = TypeVar("Given")
+Scenario = Callable[[DiskStore], Awaitable[Given]]
+
+SMALL: Final = DiskOptions(journal_bytes=16 * 1024, checkpoint_seconds=3600)
+"""Checkpoints when a journal file is full or the store is closed, and at no other time."""
+
+
+def with_store(
+    folder: Path, scenario: Scenario[Given], options: DiskOptions | None = None
+) -> Given:
+    """Run a scenario on an open store, and close it."""
+
+    async def run() -> Given:
+        store = DiskStore(folder, options or SMALL)
+        await store.open()
+        try:
+            return await scenario(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def crashed(
+    folder: Path, scenario: Scenario[object], target: Path, options: DiskOptions | None = None
+) -> Path:
+    """Run a scenario, and give what a crash would have left behind right after it.
+
+    Nothing may be saved meanwhile, or the copy would be of several moments.
+    """
+
+    async def then_copy(store: DiskStore) -> None:
+        await scenario(store)
+        shutil.copytree(folder, target)
+
+    with_store(folder, then_copy, options)
+    return target
+
+
+def journals(folder: Path) -> list[Path]:
+    return sorted((folder / "journal").glob("*.log"))
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted((folder / "segments").glob("*.seg"))
+
+
+def flip(path: Path, position: int) -> None:
+    """Turn one bit of a file round."""
+    with path.open("rb+") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 0x10]))

@@ -1,0 +1,251 @@
+"""Real faults of the disk: no room, a limit on files, a sync that fails.
+
+What can't be made durable is refused with a problem document, reads go on, nothing acknowledged is
+lost, and nothing refused for want of room appears later.
+"""
+
+import resource
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.crash.process import DiskServer
+from tests.crash.wire import BINARY, Answer, Wire
+
+MIB: Final = 1024 * 1024
+_OPTIONS: Final = (
+    *("--memory-budget-bytes", str(2 * MIB), "--journal-bytes", str(MIB)),
+    *("--checkpoint-interval", "0.2"),
+)
+_TYPE: Final = {"Content-Type": BINARY}
+_PIECE: Final = 100_000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert mounted.returncode == 0, (
+        "This test needs a small disk and can't mount one: run it as root, or with the right to "
+        f"mount ({mounted.stderr.strip()})."
+    )
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+class Writer:
+    """Appends numbered pieces, and knows which of them were acknowledged."""
+
+    def __init__(self, wire: Wire, path: str) -> None:
+        self._wire = wire
+        self._path = path
+        self.expected = b""
+        self._number = 0
+        assert wire.call("PUT", path, _TYPE).status == 201
+
+    def append(self) -> Answer:
+        """Append one piece; what is refused must not be there."""
+        self._number += 1
+        piece = b"%08d" % self._number * (_PIECE // 8)
+        answer = self._wire.call("POST", self._path, _TYPE, piece)
+        if answer.status == 204:
+            self.expected += piece
+        return answer
+
+    def fill(self) -> Answer:
+        """Append until something is refused; gives the refusal."""
+        for _ in range(2000):
+            answer = self.append()
+            if answer.status != 204:
+                return answer
+        raise AssertionError("nothing was ever refused")
+
+    def until_accepted(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self.append().status != 204:
+            assert time.monotonic() < until, "appends are still refused"
+            time.sleep(0.1)
+
+    def check(self, wire: Wire | None = None) -> None:
+        """Everything acknowledged is there, and nothing else."""
+        assert content(wire or self._wire, self._path) == self.expected
+
+
+def content(wire: Wire, path: str) -> bytes:
+    found = b""
+    offset = "-1"
+    while True:
+        answer = wire.call("GET", f"{path}?offset={offset}")
+        assert answer.status == 200
+        found += answer.body
+        offset = answer.next_offset
+        if answer.headers.get("stream-up-to-date") == "true":
+            return found
+
+
+def is_refusal_for_room(answer: Answer) -> None:
+    assert answer.status == 507
+    problem = answer.problem()
+    assert problem["code"] == "store-unwritable"
+    assert "Make room" in problem["detail"]
+    assert answer.headers["retry-after"]
+
+
+def test_a_full_disk_refuses_appends_until_there_is_room(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(6 * MIB))
+    server = DiskServer(small_disk / "data", *_OPTIONS)
+    try:
+        with Wire(server.port) as wire:
+            writer = Writer(wire, "a")
+            is_refusal_for_room(writer.fill())
+            writer.check()
+            is_refusal_for_room(writer.fill())
+            is_refusal_for_room(wire.call("PUT", "b", _TYPE, bytes(2 * MIB)))
+            assert wire.call("HEAD", "b").status == 404
+            writer.check()
+
+            ballast.unlink()
+            writer.until_accepted(10)
+            for _ in range(10):
+                assert writer.append().status == 204
+            writer.check()
+        server.kill()
+        server = DiskServer(small_disk / "data", *_OPTIONS)
+        with Wire(server.port) as wire:
+            writer.check(wire)
+            assert wire.call("HEAD", "b").status == 404
+    finally:
+        server.kill()
+
+
+def test_a_full_disk_is_read_after_a_restart_and_used_again_after_a_deletion(
+    small_disk: Path,
+) -> None:
+    server = DiskServer(small_disk / "data", *_OPTIONS)
+    try:
+        with Wire(server.port) as wire:
+            assert wire.call("PUT", "dear", _TYPE, b"dear").status == 201
+            writer = Writer(wire, "a")
+            is_refusal_for_room(writer.fill())
+        server.kill()
+        server = DiskServer(small_disk / "data", *_OPTIONS)
+        assert server.port, server.log()
+        with Wire(server.port) as wire:
+            writer.check(wire)
+            until = time.monotonic() + 15
+            while (deleted := wire.call("DELETE", "a").status) == 507:
+                assert time.monotonic() < until, "a full store can't even be emptied"
+                time.sleep(0.1)
+            assert deleted == 204
+            Writer(wire, "b").until_accepted(15)
+            assert content(wire, "dear") == b"dear"
+    finally:
+        server.kill()
+
+
+def test_stopping_on_a_full_disk_loses_nothing_and_says_nothing_odd(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(8 * MIB))
+    server = DiskServer(small_disk / "data", *_OPTIONS)
+    try:
+        with Wire(server.port) as wire:
+            writer = Writer(wire, "a")
+            is_refusal_for_room(writer.fill())
+        assert server.stop() == 0, server.log()
+        assert "Traceback" not in server.log()
+        ballast.unlink()
+        server = DiskServer(small_disk / "data", *_OPTIONS)
+        with Wire(server.port) as wire:
+            writer.check(wire)
+            writer = Writer(wire, "b")
+            assert writer.append().status == 204
+    finally:
+        server.kill()
+
+
+def _limit_files(size: int) -> Callable[[], None]:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return limit
+
+
+def test_a_limit_on_the_size_of_files_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    # A journal file takes one batch, however large; this is more than any file may hold.
+    server = DiskServer(folder, *_OPTIONS, limit=_limit_files(3 * MIB))
+    try:
+        with Wire(server.port) as wire:
+            writer = Writer(wire, "a")
+            for _ in range(3):
+                assert writer.append().status == 204
+            is_refusal_for_room(wire.call("POST", "a", _TYPE, bytes(4 * MIB)))
+            is_refusal_for_room(wire.call("PUT", "b", _TYPE, bytes(4 * MIB)))
+            writer.check()
+            for _ in range(30):
+                assert writer.append().status == 204
+            writer.check()
+        server.kill()
+        server = DiskServer(folder, *_OPTIONS)
+        with Wire(server.port) as wire:
+            writer.check(wire)
+            assert wire.call("HEAD", "b").status == 404
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_after_a_failed_sync_nothing_is_written_until_a_restart(tmp_path: Path, times: int) -> None:
+    folder = tmp_path / "data"
+    with_faults = f"sync-fails:{times + 1}"
+    server = DiskServer(folder, *_OPTIONS, armed=with_faults)
+    try:
+        with Wire(server.port) as wire:
+            writer = Writer(wire, "a")  # the first sync
+            for _ in range(times - 1):
+                assert writer.append().status == 204
+            failed = writer.append()
+            for answer in (
+                failed,
+                writer.append(),
+                wire.call("PUT", "b", _TYPE),
+                wire.call("DELETE", "a"),
+                wire.call("POST", "a", {"Stream-Closed": "true"}),
+            ):
+                assert answer.status == 503
+                problem = answer.problem()
+                assert problem["code"] == "store-unwritable"
+                assert "restarted" in problem["detail"]
+            writer.check()
+            time.sleep(0.5)  # a checkpoint would come by
+            assert writer.append().status == 503
+            writer.check()
+        assert server.stop() == 0, server.log()
+        assert "sync failed" in server.log()
+        assert "Traceback" not in server.log()
+
+        server = DiskServer(folder, *_OPTIONS)
+        with Wire(server.port) as wire:
+            # Whether the append whose sync failed is there is not known; all others are.
+            found = content(wire, "a")
+            assert found.startswith(writer.expected)
+            assert len(found) - len(writer.expected) in {0, _PIECE}
+            assert wire.call("HEAD", "b").status == 404
+            assert wire.call("POST", "a", _TYPE, b"works again").status == 204
+            assert content(wire, "a") == found + b"works again"
+    finally:
+        server.kill()

@@ -1,0 +1,187 @@
+"""Journal files: batches come back in order, torn ones are told from damaged ones."""
+
+import os
+import random
+from pathlib import Path
+from zlib import crc32
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from headwater.errors import NewerFormat, StoreDamaged
+from headwater.storage.disk.journal import (
+    BATCH_HEADER,
+    RECORD_HEADER,
+    START,
+    Damage,
+    Entry,
+    JournalWriter,
+    check_header,
+    journal_numbers,
+    journal_path,
+    never_used,
+    read_journal,
+    retire,
+)
+from headwater.storage.disk.records import MIN_LENGTH
+
+RECORDS = st.binary(min_size=MIN_LENGTH, max_size=40) | st.just(b"r" * 300_000)
+BATCHES = st.lists(st.lists(RECORDS, min_size=1, max_size=4), max_size=6)
+
+
+def journal(folder: Path, batches: list[list[bytes]], reserve: int = 4096, number: int = 1) -> Path:
+    """Write a journal file, each record in two parts."""
+    writer = JournalWriter(folder, number, reserve)
+    for batch in batches:
+        writer.write([[record[:3], record[3:]] for record in batch])
+    writer.close()
+    return writer.path
+
+
+def bodies(path: Path) -> list[bytes | Damage]:
+    return [item.body if isinstance(item, Entry) else item for item in read_journal(path)]
+
+
+def record(number: int) -> bytes:
+    return b"record %04d" % number
+
+
+@settings(max_examples=30, deadline=None)
+@given(BATCHES, st.sampled_from([0, 4096]))
+def test_what_was_written_comes_back_in_order(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[bytes]], reserve: int
+) -> None:
+    path = journal(tmp_path_factory.mktemp("j"), batches, reserve)
+    check_header(path)
+    assert bodies(path) == [body for batch in batches for body in batch]
+
+
+def test_a_batch_of_very_many_parts_is_written_whole(tmp_path: Path) -> None:
+    batch = [record(number) * 100 for number in range(3000)]
+    assert bodies(journal(tmp_path, [batch, [record(1)]])) == [*batch, record(1)]
+
+
+def test_a_position_names_the_record(tmp_path: Path) -> None:
+    path = journal(tmp_path, [[record(1)], [record(2), record(3)]])
+    stored = path.read_bytes()
+    entries = [item for item in read_journal(path) if isinstance(item, Entry)]
+    assert [stored.index(item.body) - RECORD_HEADER.size for item in entries] == [
+        item.position for item in entries
+    ]
+
+
+@pytest.mark.parametrize("batches", [0, 1, 3])
+def test_an_unfinished_batch_is_torn_wherever_it_ends(tmp_path: Path, batches: int) -> None:
+    before = [[record(number)] for number in range(batches)]
+    last = [record(number) for number in range(100, 103)]
+    path = journal(tmp_path, [*before, last], 0)
+    stored = path.read_bytes()
+    batch_at = stored.index(last[0]) - RECORD_HEADER.size - BATCH_HEADER
+    whole = [body for batch in before for body in batch]
+    for position in range(batch_at, len(stored)):
+        path.write_bytes(stored[:position])
+        found = bodies(path)
+        assert found[: len(whole)] == whole
+        rest = found[len(whole) :]
+        assert all(isinstance(item, Damage) and item.torn for item in rest), position
+        assert all(isinstance(item, Damage) and item.position == batch_at for item in rest)
+
+
+def test_a_batch_whose_pages_came_out_of_order_is_torn(tmp_path: Path) -> None:
+    """A power cut may keep the end of the last batch and lose its beginning."""
+    path = journal(tmp_path, [[record(1)], [record(2), record(3), record(4)]], 0)
+    stored = path.read_bytes()
+    hole = stored.index(record(2))
+    path.write_bytes(stored[:hole] + bytes(11) + stored[hole + 11 :])
+    first, torn = bodies(path)
+    assert first == record(1)
+    assert isinstance(torn, Damage)
+    assert torn.torn
+
+
+def test_any_flipped_bit_before_the_last_batch_is_damage_at_its_place(tmp_path: Path) -> None:
+    path = journal(tmp_path, [[record(1)], [record(2), record(3)], [record(4)]], 0)
+    stored = path.read_bytes()
+    last = stored.index(record(4)) - RECORD_HEADER.size - BATCH_HEADER
+    for position in range(START, last):
+        path.write_bytes(stored[:position] + bytes([stored[position] ^ 4]) + stored[position + 1 :])
+        found = list(read_journal(path))
+        damages = [item for item in found if isinstance(item, Damage)]
+        assert damages, position
+        assert not any(damage.torn for damage in damages)
+        assert any(damage.position <= position < damage.end for damage in damages), position
+        assert record(4) in [item.body for item in found if isinstance(item, Entry)]
+
+
+def test_a_flipped_bit_costs_only_its_own_record(tmp_path: Path) -> None:
+    path = journal(tmp_path, [[record(1), record(2), record(3)], [record(4)]], 0)
+    stored = path.read_bytes()
+    position = stored.index(record(2)) + 4
+    path.write_bytes(stored[:position] + b"X" + stored[position + 1 :])
+    found = bodies(path)
+    assert [item for item in found if isinstance(item, bytes)] == [
+        record(1),
+        record(3),
+        record(4),
+    ]
+
+
+def test_a_failed_write_leaves_nothing_behind_once_cut(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, 1, 4096)
+    writer.write([[record(1)]])
+    os.pwrite(writer.fd, b"half a batch", writer.position)
+    writer.cut()
+    writer.write([[record(2)]])
+    writer.close()
+    assert bodies(writer.path) == [record(1), record(2)]
+
+
+def test_what_is_left_of_the_file_before_is_not_read(tmp_path: Path) -> None:
+    """A file is written over an older one: its records must never come back."""
+    choose = random.Random(1)
+    for number in range(1, 12):
+        sizes = [choose.randint(1, 60) for _ in range(choose.randint(0, 30))]
+        batches = [[record(number * 1000 + index) * size] for index, size in enumerate(sizes)]
+        path = journal(tmp_path, batches, 4096, number)
+        assert bodies(path) == [body for batch in batches for body in batch]
+        retire(tmp_path, number + 1)
+        assert not path.exists()
+        assert len(list(tmp_path.glob("*.spare"))) == 1
+
+
+def test_only_a_few_spares_are_kept(tmp_path: Path) -> None:
+    for number in range(1, 9):
+        journal_path(tmp_path, number).write_bytes(b"old")
+    retire(tmp_path, 8)
+    assert journal_numbers(tmp_path) == [8]
+    assert len(list(tmp_path.glob("*.spare"))) <= 2
+
+
+def test_a_file_that_was_only_being_made_ready_counts_as_never_used(tmp_path: Path) -> None:
+    used = journal(tmp_path, [[record(1)]])
+    assert not never_used(used)
+    for content in (b"", bytes(START - 5), bytes(10_000)):
+        used.write_bytes(content)
+        assert never_used(used)
+    # Renamed from a spare, and not yet given its own header.
+    older = journal(tmp_path, [[record(1)]], number=2)
+    newer = older.rename(journal_path(tmp_path, 3))
+    assert never_used(newer)
+
+
+def test_a_file_that_is_no_journal_is_named(tmp_path: Path) -> None:
+    path = journal(tmp_path, [[record(1)]])
+    stored = path.read_bytes()
+    path.write_bytes(b"X" + stored[1:])
+    with pytest.raises(StoreDamaged, match=path.name):
+        check_header(path)
+
+
+def test_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = journal(tmp_path, [])
+    header = path.read_bytes()[: START - 4]
+    newer = header[:8] + (2).to_bytes(4, "little") + header[12:]
+    path.write_bytes(newer + crc32(newer).to_bytes(4, "little"))
+    with pytest.raises(NewerFormat):
+        check_header(path)

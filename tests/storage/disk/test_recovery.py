@@ -1,0 +1,259 @@
+"""Recovery: a torn batch is cut off, real damage stops the start and is named."""
+
+import asyncio
+import shutil
+import struct
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from headwater.errors import NewerFormat, StoreDamaged, StoreLocked
+from headwater.protocol.offsets import START as OFFSET_START
+from headwater.protocol.producers import ProducerClaim
+from headwater.protocol.refusals import BytesDamaged, StreamNotFound
+from headwater.storage.disk.catalog import FILE, Catalog
+from headwater.storage.disk.journal import START, Entry, read_journal
+from headwater.storage.disk.segments import segment_path
+from headwater.storage.disk.store import DiskOptions, DiskStore
+from headwater.storage.store import to_bytes
+from tests.crash.process import DiskServer
+from tests.storage.disk.steps import SMALL, crashed, flip, journals, segments, with_store
+from tests.suites.steps import BINARY, T0, append, close, content, create, fork, head, read
+
+UNSYNCED = DiskOptions(durability="os", journal_bytes=16 * 1024, checkpoint_seconds=3600)
+
+
+async def three_appends(store: DiskStore) -> None:
+    """Create a stream, and append to it in three batches."""
+    await create(store, content_type=BINARY, body=b"first ")
+    await append(store, body=b"second ", content_type=BINARY)
+    await append(store, body=b"third", content_type=BINARY, producer=ProducerClaim("p", 0, 0))
+
+
+async def whole(store: DiskStore) -> bytes:
+    return await content(store)
+
+
+def records_of(folder: Path) -> list[Entry]:
+    return [item for item in read_journal(journals(folder)[0]) if isinstance(item, Entry)]
+
+
+def test_what_was_acknowledged_is_there_after_a_crash(tmp_path: Path) -> None:
+    async def live(store: DiskStore) -> None:
+        await three_appends(store)
+        await fork(store, "f", "s")
+        await append(store, "f", b" own", BINARY, seq="7")
+        await create(store, "closed", body=b"1")
+        await close(store, "closed")
+        await create(store, "deleted")
+        await store.delete("deleted", T0)
+        await create(store, "kept", BINARY, b"kept")
+        await fork(store, "its fork", "kept")
+        await store.delete("kept", T0)
+
+    async def look(store: DiskStore) -> None:
+        assert await content(store) == b"first second third"
+        assert await content(store, "f") == b"first second third own"
+        assert await content(store, "its fork") == b"kept"
+        assert (await head(store, "closed")).closed
+        assert await store.head("deleted", T0) == StreamNotFound("deleted")
+        again = ProducerClaim("p", 0, 0)
+        assert (await append(store, body=b"x", content_type=BINARY, producer=again)).repeated
+
+    copy = crashed(tmp_path / "data", live, tmp_path / "copy")
+    assert records_of(copy)
+    with_store(copy, look)
+    with_store(copy, look)
+
+
+def test_a_batch_that_is_torn_at_any_byte_is_cut_off(tmp_path: Path) -> None:
+    copy = crashed(tmp_path / "data", three_appends, tmp_path / "copy")
+    path = journals(copy)[0]
+    entries = records_of(copy)
+    before_last = entries[-2].position + 8 + len(entries[-2].body)
+    end = entries[-1].position + 8 + len(entries[-1].body)
+    stored = path.read_bytes()
+    assert not stored[end:].strip(b"\0")
+    for position in range(before_last, end):
+        for rest in (b"", bytes(len(stored) - position)):
+            torn = tmp_path / "torn"
+            shutil.copytree(copy, torn)
+            (torn / "journal" / path.name).write_bytes(stored[:position] + rest)
+            # What is missing may have been zeros anyway.
+            complete = (stored[:position] + rest)[:end] == stored[:end]
+            expected = b"first second third" if complete else b"first second "
+            assert with_store(torn, whole, UNSYNCED) == expected, position
+            shutil.rmtree(torn)
+
+
+def test_a_store_goes_on_behind_a_torn_batch(tmp_path: Path) -> None:
+    async def go_on(store: DiskStore) -> bytes:
+        claim = ProducerClaim("p", 0, 0)
+        answer = await append(store, body=b"again", content_type=BINARY, producer=claim)
+        assert not answer.repeated
+        return await content(store)
+
+    copy = crashed(tmp_path / "data", three_appends, tmp_path / "copy")
+    last = records_of(copy)[-1]
+    flip(journals(copy)[0], last.position + 10)
+    second = crashed(copy, go_on, tmp_path / "second")
+    assert with_store(second, whole) == b"first second again"
+
+
+@pytest.mark.parametrize("place", range(0, 60, 7))
+def test_a_flipped_bit_before_the_last_batch_stops_the_start_and_is_named(
+    tmp_path: Path, place: int
+) -> None:
+    copy = crashed(tmp_path / "data", three_appends, tmp_path / "copy")
+    path = journals(copy)[0]
+    first = records_of(copy)[0]
+    flip(path, START + place)
+    stored = path.read_bytes()
+    with pytest.raises(StoreDamaged, match="headwater repair") as damage:
+        with_store(copy, whole)
+    assert damage.value.file == str(path)
+    assert START <= damage.value.position <= first.position
+    assert path.read_bytes() == stored, "the evidence was changed"
+
+
+def test_a_journal_file_that_is_missing_stops_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    (lost,) = journals(folder)
+    lost.unlink()
+    with pytest.raises(StoreDamaged, match="missing") as damage:
+        with_store(folder, whole)
+    assert damage.value.file == str(lost)
+
+
+def test_a_gap_between_journal_files_stops_the_start(tmp_path: Path) -> None:
+    copy = crashed(tmp_path / "data", three_appends, tmp_path / "copy")
+    (first,) = journals(copy)
+    first.rename(first.with_name(f"{2:016d}.log"))
+    with pytest.raises(StoreDamaged, match="missing") as damage:
+        with_store(copy, whole)
+    assert damage.value.file == str(first)
+
+
+def test_a_start_that_is_broken_off_can_be_repeated(tmp_path: Path) -> None:
+    """The only journal file must not be gone at any moment of a start."""
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    for _ in range(3):
+        server = DiskServer(folder, armed="recovery-replayed:1")
+        assert server.wait() == -9, server.log()
+    assert with_store(folder, whole) == b"first second third"
+
+
+def test_restarts_without_writes_leave_no_files_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    with_store(folder, whole)  # takes the spare that the first checkpoint left
+    before = sorted(folder.rglob("*"))
+    for _ in range(3):
+        with_store(folder, whole)
+    assert sorted(folder.rglob("*")) == before
+
+
+def _newer(header: bytes) -> bytes:
+    """Raise the version in the header of a file by one, checksum included."""
+    magic, version, reserved, number = struct.unpack("<8sIIQ", header[:24])
+    changed = struct.pack("<8sIIQ", magic, version + 1, reserved, number)
+    return changed + struct.pack("<I", crc32(changed))
+
+
+def test_a_newer_journal_is_refused(tmp_path: Path) -> None:
+    copy = crashed(tmp_path / "data", three_appends, tmp_path / "copy")
+    path = journals(copy)[0]
+    stored = path.read_bytes()
+    path.write_bytes(_newer(stored[:START]) + stored[START:])
+    with pytest.raises(NewerFormat, match="newer"):
+        with_store(copy, whole)
+
+
+def test_a_newer_catalog_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    catalog = Catalog(folder)
+    catalog.put("version", 99)
+    catalog.close()
+    with pytest.raises(NewerFormat, match="99"):
+        with_store(folder, whole)
+
+
+def test_a_catalog_that_is_none_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    (folder / FILE).write_bytes(b"not a database, but long enough to look like one" * 100)
+    with pytest.raises(StoreDamaged, match=FILE):
+        with_store(folder, whole)
+
+
+def test_segments_that_no_checkpoint_finished_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    kept = segments(folder)
+    orphan = segment_path(folder / "segments", 77)
+    orphan.write_bytes(b"half a segment")
+    assert with_store(folder, whole) == b"first second third"
+    assert segments(folder) == kept
+
+
+def test_a_damaged_segment_takes_one_stream_down_and_no_other(tmp_path: Path) -> None:
+    async def two_streams(store: DiskStore) -> None:
+        await create(store, "a", BINARY, b"a" * 1000)
+        await create(store, "b", BINARY, b"b" * 1000)
+
+    async def look(store: DiskStore) -> None:
+        damaged = await store.read("a", OFFSET_START, 10_000, T0)
+        assert isinstance(damaged, BytesDamaged)
+        assert str(path) in damaged.place
+        assert await content(store, "b") == b"b" * 1000
+        await append(store, "a", b"more", BINARY)
+        tail = await read(store, "a", (await head(store, "a")).tail)
+        assert to_bytes(tail.buffers) == b""
+
+    folder = tmp_path / "data"
+    with_store(folder, two_streams)
+    (path,) = segments(folder)
+    flip(path, path.read_bytes().index(b"a" * 1000) + 500)
+    with_store(folder, look)
+
+
+def test_a_second_store_on_the_same_folder_is_told_who_has_it(tmp_path: Path) -> None:
+    async def another(store: DiskStore) -> None:
+        with pytest.raises(StoreLocked, match="in use by process"):
+            await DiskStore(store.folder).open()
+        await create(store)
+
+    with_store(tmp_path / "data", another)
+
+
+def test_a_second_server_on_the_same_folder_ends_with_a_sentence(tmp_path: Path) -> None:
+    first = DiskServer(tmp_path / "data")
+    try:
+        second = DiskServer(tmp_path / "data")
+        assert second.wait() == 1
+        assert second.log().startswith("Error: ")
+        assert f"in use by process {first.process.pid}" in second.log()
+        assert "Traceback" not in second.log()
+    finally:
+        first.stop()
+
+
+def test_a_store_that_did_not_open_lets_go_of_its_folder(tmp_path: Path) -> None:
+    copy = crashed(tmp_path / "data", three_appends, tmp_path / "copy")
+    flip(journals(copy)[0], START + 2)
+
+    async def twice() -> None:
+        for _ in range(2):
+            with pytest.raises(StoreDamaged):
+                await DiskStore(copy, SMALL).open()
+
+    asyncio.run(twice())
+
+
+def test_durability_os_survives_the_end_of_the_process(tmp_path: Path) -> None:
+    copy = crashed(tmp_path / "data", three_appends, tmp_path / "copy", UNSYNCED)
+    assert with_store(copy, whole, UNSYNCED) == b"first second third"

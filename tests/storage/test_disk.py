@@ -1,0 +1,44 @@
+"""The disk store keeps the promises of any store, with room in memory and with next to none."""
+
+from pathlib import Path
+
+import pytest
+
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.store import DiskStore
+from headwater.storage.store import Store
+from tests.suites.store_suite import StoreSuite
+
+TINY = DiskOptions(
+    memory_budget=64,
+    journal_bytes=4096,
+    max_dirty_streams=2,
+    max_loaded_streams=1,
+    max_open_segments=2,
+    checkpoint_seconds=0.02,
+)
+"""So little memory that every read crosses journal, memory and segments."""
+
+
+class TestDiskStore(StoreSuite):
+    """Every promise, as it is run by default."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return DiskStore(tmp_path / "data")
+
+
+class TestDiskStoreWithHardlyAnyMemory(StoreSuite):
+    """Every promise, with a checkpoint after nearly every batch."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return DiskStore(tmp_path / "data", TINY)
+
+
+class TestDiskStoreThatLeavesSyncingToTheSystem(StoreSuite):
+    """Every promise, without waiting for syncs."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return DiskStore(tmp_path / "data", DiskOptions(durability="os"))

@@ -1,0 +1,273 @@
+"""A check finds every damage and names it, and changes nothing."""
+
+import asyncio
+import os
+import random
+import sqlite3
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from headwater.errors import NewerFormat, StoreError
+from headwater.storage.disk.checking import Report, check
+from headwater.storage.disk.journal import BATCH_HEADER, RECORD_HEADER, START, Entry, read_journal
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.segments import BLOCK, EXTENT_HEADER
+from headwater.storage.disk.store import DiskStore
+from tests.storage.tools.conftest import Sample
+from tests.storage.tools.stores import (
+    Filler,
+    contents,
+    extents_of,
+    flip,
+    journals,
+    number_of,
+    query,
+    segment_of,
+    segments,
+    with_store,
+)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Sum up every file of a directory."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def entries(path: Path) -> list[Entry]:
+    """List the records of a journal file."""
+    return [item for item in read_journal(path) if isinstance(item, Entry)]
+
+
+def used(path: Path) -> int:
+    """Tell how far a journal file is written."""
+    last = entries(path)[-1]
+    return last.position + RECORD_HEADER.size + len(last.body)
+
+
+def only_damage(report: Report) -> str:
+    """Give the one damage that there must be."""
+    (finding,) = report.damages
+    return str(finding)
+
+
+def test_what_a_store_has_written_is_well(killed: Sample, closed: Sample) -> None:
+    report = check(killed.folder)
+    assert report.damages == report.notes == []
+    assert (report.records, report.streams) == (60, len(killed.written))
+    assert report.extents > report.streams
+    assert check(closed.folder).damages == []
+
+
+def test_a_directory_without_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is not a data directory"):
+        check(tmp_path)
+    with pytest.raises(StoreError, match="There is no directory"):
+        check(tmp_path / "none")
+
+
+def test_nothing_is_changed(closed: Sample) -> None:
+    flip(segments(closed.folder)[0], 500)
+    before = hashes(closed.folder)
+    check(closed.folder)
+    assert hashes(closed.folder) == before
+
+
+def test_a_damaged_block_is_named(killed: Sample) -> None:
+    extent = extents_of(killed.folder, "large/binary")[0]
+    file = segment_of(killed.folder, extent)
+    flip(file, extent.position + BLOCK + 17)
+    number = number_of(killed.folder, "large/binary")
+    assert only_damage(check(killed.folder)) == (
+        f"segments/{file.name}, byte {extent.position + BLOCK}: bytes {BLOCK} to {2 * BLOCK} "
+        f"are damaged (stream {number}, large/binary)"
+    )
+
+
+def test_a_damaged_extent_header_is_named(killed: Sample) -> None:
+    extent = extents_of(killed.folder, "fork")[0]
+    file = segment_of(killed.folder, extent)
+    flip(file, extent.position - 5)
+    found = only_damage(check(killed.folder))
+    assert found.startswith(f"segments/{file.name}, byte {extent.position - EXTENT_HEADER}: ")
+    assert found.endswith("fork)")
+
+
+def test_a_damaged_file_header_is_named(killed: Sample) -> None:
+    flip(segments(killed.folder)[0], 9)
+    found = only_damage(check(killed.folder))
+    assert found.startswith(f"segments/{segments(killed.folder)[0].name}, byte 0: its header")
+
+
+def test_a_missing_segment_is_named_with_its_streams(killed: Sample) -> None:
+    extent = extents_of(killed.folder, "fork")[0]
+    file = segment_of(killed.folder, extent)
+    file.unlink()
+    found = [str(finding) for finding in check(killed.folder).damages]
+    assert f"segments/{file.name}: the file is missing" in found
+    assert any(line.endswith("fork)") for line in found)
+
+
+def test_a_missing_journal_file_is_named(killed: Sample) -> None:
+    file = journals(killed.folder)[0]
+    file.unlink()
+    assert only_damage(check(killed.folder)) == f"journal/{file.name}: the file is missing"
+
+
+def test_a_damaged_record_is_named(killed: Sample) -> None:
+    file = journals(killed.folder)[0]
+    record = entries(file)[20]
+    flip(file, record.position + RECORD_HEADER.size + 40)
+    findings = check(killed.folder).damages
+    assert findings[0].file == f"journal/{file.name}"
+    assert findings[0].position == record.position
+    assert findings[0].path in killed.written
+
+
+def test_an_unfinished_write_at_the_end_is_no_damage(killed: Sample) -> None:
+    file = journals(killed.folder)[0]
+    last = entries(file)[-1]
+    os.truncate(file, used(file) - 3)
+    report = check(killed.folder)
+    assert report.damages == []
+    where = last.position - BATCH_HEADER
+    assert report.notes == [
+        f"journal/{file.name}, byte {where}: a write that never finished; "
+        "the next start cuts it off."
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_flipped_bit_of_a_segment_is_found(killed: Sample, seed: int) -> None:
+    chance = random.Random(seed)
+    file = chance.choice(segments(killed.folder))
+    position = chance.randrange(file.stat().st_size)
+    flip(file, position, chance.randrange(8))
+    findings = check(killed.folder).damages
+    assert findings
+    assert all(finding.file == f"segments/{file.name}" for finding in findings)
+    # A checksum of a block stands behind it; all else is found where it is.
+    assert findings[0].position is not None
+    assert findings[0].position <= position
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_flipped_bit_of_the_journal_is_found(killed: Sample, seed: int) -> None:
+    chance = random.Random(seed)
+    file = journals(killed.folder)[0]
+    last = entries(file)[-1].position - BATCH_HEADER
+    position = chance.randrange(last)
+    flip(file, position, chance.randrange(8))
+    findings = check(killed.folder).damages
+    assert findings[0].file == f"journal/{file.name}"
+    assert findings[0].position is not None
+    assert findings[0].position <= position
+
+
+def test_a_flipped_bit_in_the_last_batch_can_only_be_taken_for_an_unfinished_write(
+    killed: Sample,
+) -> None:
+    file = journals(killed.folder)[0]
+    flip(file, entries(file)[-1].position + 30)
+    report = check(killed.folder)
+    assert report.damages == []
+    assert len(report.notes) == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_page_of_the_catalog_that_is_no_more_is_found(closed: Sample, seed: int) -> None:
+    chance = random.Random(seed)
+    file = closed.folder / "catalog.db"
+    page = chance.randrange(file.stat().st_size // 4096)
+    with file.open("r+b") as opened:
+        opened.seek(page * 4096)
+        opened.write(chance.randbytes(4096))
+    report = check(closed.folder)
+    assert report.catalog_damaged
+    assert {finding.file for finding in report.damages} >= {"catalog.db"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_flipped_bit_of_the_catalog_is_found_or_touches_no_stream(
+    closed: Sample, seed: int
+) -> None:
+    chance = random.Random(seed)
+    file = closed.folder / "catalog.db"
+    flip(file, chance.randrange(file.stat().st_size), chance.randrange(8))
+    if not check(closed.folder).damages:
+        assert contents(closed.folder) == closed.written
+
+
+def test_a_lost_catalog_is_found(closed: Sample) -> None:
+    (closed.folder / "catalog.db").unlink()
+    assert only_damage(check(closed.folder)) == "catalog.db: the file is missing"
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("UPDATE streams SET forks = 7 WHERE path = 'large/json'", "has 1 forks, not 7"),
+        ("UPDATE segments SET live = live + 1", "are in use, not"),
+        ("DELETE FROM streams WHERE path = 'large/binary'", "which it does not know"),
+        ("UPDATE streams SET end = end + 1 WHERE path = 'fork'", "are not listed"),
+        ("DELETE FROM extents WHERE start > 0", "are not listed"),
+        ("UPDATE extents SET position = position + 1", "header of the extent"),
+        ("UPDATE meta SET value = 2 WHERE key = 'next_epoch'", "newer than the newest"),
+    ],
+)
+def test_a_catalog_that_contradicts_itself_is_found(
+    closed: Sample, change: str, what: str
+) -> None:
+    with closing(sqlite3.connect(closed.folder / "catalog.db")) as db, db:
+        db.execute(change)
+    assert any(what in finding.what for finding in check(closed.folder).damages)
+
+
+def test_a_newer_format_is_refused(closed: Sample) -> None:
+    with closing(sqlite3.connect(closed.folder / "catalog.db")) as db, db:
+        db.execute("UPDATE meta SET value = 99 WHERE key = 'version'")
+    with pytest.raises(NewerFormat, match="has format 99"):
+        check(closed.folder)
+
+
+def test_progress_is_told_in_bytes(killed: Sample) -> None:
+    told: list[tuple[int, int]] = []
+    check(killed.folder, lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    done, total = told[-1]
+    assert done <= total <= sum(
+        path.stat().st_size for path in (*segments(killed.folder), *journals(killed.folder))
+    )
+
+
+def test_a_store_that_is_being_written_is_well(tmp_path: Path) -> None:
+    """With checkpoints and compactions all the time, files vanish while they are checked."""
+    busy = DiskOptions(
+        durability="os", memory_budget=40_000, journal_bytes=16_384, checkpoint_seconds=0.01
+    )
+    folder = tmp_path / "data"
+
+    async def scenario(store: DiskStore) -> list[Report]:
+        filler = Filler(3)
+        writing = asyncio.create_task(filler.fill(store, 1_000_000))
+        reports = []
+        for _ in range(12):
+            await asyncio.sleep(0.05)
+            reports.append(await asyncio.to_thread(check, folder))
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        return reports
+
+    reports = with_store(folder, scenario, busy)
+    assert [finding for report in reports for finding in report.damages] == []
+    assert len({report.extents for report in reports}) > 1
+    assert query(folder, "SELECT max(id) FROM segments") > [(10,)]
+
+
+def test_the_first_batch_begins_where_the_header_ends(killed: Sample) -> None:
+    """What the positions in these tests rest on."""
+    first = entries(journals(killed.folder)[0])[0]
+    assert first.position == START + BATCH_HEADER
