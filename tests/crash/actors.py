@@ -9,10 +9,11 @@ import json
 import random
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 
-from tests.crash.ledger import JSON, Ledger, Record, Step, stored, wire_body
-from tests.crash.wire import BINARY, ROOT, Answer, Lost, Wire
+from tests.crash.ledger import Ledger, Record, Step, stored, wire_body
+from tests.crash.wire import BINARY, JSON, ROOT, Answer, Lost, Wire
 
 
 class Gate:
@@ -308,7 +309,7 @@ class Reader(Client):
                 return
             query = "&live=long-poll" if self._mode == "long-poll" else ""
             target = f"{record.path}?offset={offset}{query}"
-            answer = self.attempt_quietly(lambda wire, target=target: wire.call("GET", target))
+            answer = self.attempt_quietly(partial(Wire.call, method="GET", path=target))
             if answer is None:
                 continue  # the next server goes on where the last one stopped
             if answer.status in {404, 410}:

@@ -38,14 +38,14 @@ class Kill(NamedTuple):
 
     point: str
     """A named point, or nothing for a random moment."""
-    count: int = 1
+    times: int = 1
 
     @property
     def in_recovery(self) -> bool:
         return self.point.startswith("recovery")
 
     def __str__(self) -> str:
-        return f"{self.point or 'any moment'}:{self.count}"
+        return f"{self.point or 'any moment'}:{self.times}"
 
 
 def plan(kills: int, choose: random.Random) -> Iterator[Kill]:
@@ -124,7 +124,7 @@ class Run:
 
     def restart(self, kill: Kill | None) -> None:
         """Start the next server, armed for its end, and check what it has."""
-        armed = f"{kill.point}:{kill.count}" if kill and kill.point and not kill.in_recovery else ""
+        armed = f"{kill.point}:{kill.times}" if kill and kill.point and not kill.in_recovery else ""
         while True:
             self.server = self.start(armed)
             try:

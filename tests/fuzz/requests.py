@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from random import Random
 from typing import Final
+from urllib.parse import quote_from_bytes
 
 JSON_PATH: Final = b"/v1/stream/fuzz/json"
 BYTES_PATH: Final = b"/v1/stream/fuzz/bytes"
@@ -148,7 +149,7 @@ class Maker:
                 b"%016d_%016d" % (random.randrange(10**16), random.randrange(10**16)),
                 b"%016d_%016d" % (random.randrange(5), random.randrange(400)),
                 b"%d_%d" % (random.randrange(10**20), random.randrange(10**20)),
-                random.choice(_NUMBERS).replace(b" ", b"%20"),
+                quote_from_bytes(random.choice(_NUMBERS)).encode(),
                 b"%" + self._printable(3),
                 self._printable(30),
             )

@@ -12,6 +12,7 @@ from headwater.protocol.framing import (
     EmptyArray,
     InvalidJson,
     cut,
+    find_cut,
     frame,
     frame_json,
     is_boundary,
@@ -179,7 +180,9 @@ def test_nothing_is_an_empty_array() -> None:
 
 
 @given(st.lists(values, min_size=1, max_size=5), st.integers(1, 100))
-def test_json_is_cut_behind_a_message_or_not_at_all(messages: list[Any], size: int) -> None:
+def test_a_window_of_json_is_cut_behind_a_message_or_not_at_all(
+    messages: list[Any], size: int
+) -> None:
     stored = frame_json(json.dumps(messages).encode())
     assert isinstance(stored, bytes)
     window = memoryview(stored)[:size]
@@ -193,7 +196,7 @@ def test_json_is_cut_behind_a_message_or_not_at_all(messages: list[Any], size: i
 
 
 @given(st.text(characters, min_size=1), st.integers(1, 40))
-def test_text_is_cut_between_characters_or_not_at_all(text: str, size: int) -> None:
+def test_a_window_of_text_is_cut_between_characters_or_not_at_all(text: str, size: int) -> None:
     window = text.encode()[:size]
     length = cut(window, TEXT)
     if length is None:
@@ -205,11 +208,86 @@ def test_text_is_cut_between_characters_or_not_at_all(text: str, size: int) -> N
 
 
 @given(st.binary(min_size=1))
-def test_any_bytes_can_be_cut(window: bytes) -> None:
+def test_any_window_can_be_cut(window: bytes) -> None:
     assert cut(window, BINARY) == len(window)
     length = cut(window, TEXT)
     assert length is None or 0 < length <= len(window)
     assert length is not None or len(window) < 4
+
+
+class Stored:
+    """Stored bytes that remember what was read of them."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.ranges: list[tuple[int, int]] = []
+
+    def read(self, start: int, end: int) -> memoryview:
+        assert 0 <= start < end <= len(self.data)
+        self.ranges.append((start, end))
+        return memoryview(self.data)[start:end]
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(end - start for start, end in self.ranges)
+
+
+def find(data: bytes, begin: int, limit: int, media: str) -> int:
+    return find_cut(Stored(data).read, begin, limit, len(data), media)
+
+
+@given(st.lists(values, min_size=1, max_size=5), st.integers(0, 4), st.integers(1, 100))
+def test_json_is_cut_at_the_last_message_within_the_limit_or_the_first_behind_it(
+    messages: list[Any], skipped: int, limit: int
+) -> None:
+    stored = frame_json(json.dumps(messages).encode())
+    assert isinstance(stored, bytes)
+    ends = [at + 1 for at, byte in enumerate(stored) if byte == ord("\n")]
+    begin = [0, *ends[:-1]][skipped % len(ends)]
+    within = [end for end in ends if begin < end <= begin + limit]
+    expected = within[-1] if within else next(end for end in ends if end > begin + limit)
+    assert find(stored, begin, limit, JSON) == expected
+
+
+@pytest.mark.parametrize("size", [1, 1000, 16_383, 16_384, 16_385, 40_000, 900_000, 3_000_000])
+@pytest.mark.parametrize("limit", [1, 100, 50_000, 1 << 20])
+def test_long_messages_are_cut_by_the_same_rule(size: int, limit: int) -> None:
+    line = b"x" * (size - 1) + b"\n"
+    count = 2 + limit // size
+    stored = Stored(line * count)
+    found = find_cut(stored.read, size, limit, len(stored.data), JSON)
+    assert found == size + max(1, limit // size) * size
+    assert stored.bytes_read <= 2 * max(size, 16 * 1024)
+
+
+def test_what_is_cut_is_not_read_to_find_the_place() -> None:
+    stored = Stored(b"0123456789,\n" * 200_000)
+    assert find_cut(stored.read, 12, 1 << 20, len(stored.data), JSON) == 12 + (1 << 20) // 12 * 12
+    assert stored.bytes_read <= 16 * 1024
+
+
+@given(st.text(characters, min_size=1), st.integers(1, 40))
+@example("\U0001d11e", 1)
+@example("a\U0001d11e", 2)
+def test_text_is_cut_between_characters(text: str, limit: int) -> None:
+    stored = text.encode()
+    found = find(stored, 0, limit, TEXT)
+    assert text.startswith(stored[:found].decode())
+    if limit >= len(stored):
+        assert found == len(stored)
+    elif found > limit:
+        assert found == len(text[0].encode())
+    else:
+        assert limit - 4 < found <= limit
+
+
+@given(st.binary(min_size=1), st.integers(1, 300))
+@example(b"\xf0\x9f\xc3\x80", 1)
+@example(b"\x80\x80\x80\x80\x80", 4)
+@example(b"\xf0\x9f", 1)
+def test_any_bytes_can_be_cut(data: bytes, limit: int) -> None:
+    assert find(data, 0, limit, BINARY) == min(limit, len(data))
+    assert 0 < find(data, 0, limit, TEXT) <= min(len(data), max(limit, 4))
 
 
 @given(st.lists(values, min_size=1, max_size=5), st.integers(1, 8))

@@ -11,13 +11,14 @@ from typing import Final
 
 _LISTENS: Final = re.compile(r"Headwater listens on http://127\.0\.0\.1:(\d+)")
 _START_SECONDS: Final = 20.0
+_DEFAULTS: Final = ("--port", "0", "--store", "memory")
 
 
 class ServerProcess:
     """Starts at once; `stop` ends it and gives its exit code."""
 
     def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "headwater", "serve", "--port", "0", *options]
+        command = [sys.executable, "-m", "headwater", "serve", *_DEFAULTS, *options]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )

@@ -91,6 +91,15 @@ class TestRequests:
         wire.ask("POST", path, headers, body).problem(400, "corrupt-body")
         assert wire.ask("GET", path).body == b""
 
+    def test_a_zstd_body_may_have_several_frames(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT)
+        frames = b"".join(zstd(piece) for piece in (b"one ", b"", b"two"))
+        headers = TEXT | {"Content-Encoding": "zstd"}
+        assert wire.ask("POST", path, headers, frames).status == 204
+        assert wire.ask("GET", path).body == b"one two"
+        many = zstd(b"") * 100_000
+        wire.ask("POST", path, headers, many).problem(400, "corrupt-body")
+
     def test_an_unknown_coding_gets_415(self, wire: Wire, path: str) -> None:
         answer = wire.ask("PUT", path, TEXT | {"Content-Encoding": "lzma"}, b"hello")
         answer.problem(415, "unsupported-content-coding")

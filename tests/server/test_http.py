@@ -35,6 +35,23 @@ class TestConnections:
         assert answer.headers["connection"] == "close"
         assert wire.closed_by_server()
 
+    def test_http_1_0_is_told_that_its_connection_is_kept(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT, b"hello")
+        for _ in range(3):
+            wire.send(f"GET {path} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n".encode())
+            answer = wire.answer()
+            assert answer.body == b"hello"
+            assert answer.headers["connection"] == "keep-alive"
+        assert "connection" not in wire.ask("GET", path).headers
+
+    def test_nothing_behind_a_last_request_is_looked_at(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT)
+        last = build("POST", path, TEXT | {"Connection": "close"}, b"last")
+        wire.send(last + build("POST", path, TEXT, b"more") + b"NONSENSE\r\n\r\n")
+        answer = wire.answer()
+        assert (answer.status, answer.headers["connection"]) == (204, "close")
+        assert wire.closed_by_server()
+
     def test_a_half_closed_client_gets_its_answer_and_the_end(self, wire: Wire, path: str) -> None:
         wire.send(build("PUT", path, TEXT, b"hello"))
         wire.send(build("GET", path))
@@ -81,6 +98,31 @@ class TestConnections:
         # Either the connection can be used on, or the server says that it ends.
         wire.send(build("GET", path))
         assert wire.answer().body == b"hello"
+
+    def test_a_request_that_asks_for_an_upgrade_keeps_its_body(self, wire: Wire, path: str) -> None:
+        upgrade = TEXT | {"Connection": "Upgrade", "Upgrade": "h2c"}
+        wire.ask("PUT", path, TEXT)
+        chunked = build("POST", path, upgrade | {"Transfer-Encoding": "chunked"})
+        chunked = chunked.replace(b"Content-Length: 0\r\n", b"")
+        wire.send(
+            build("POST", path, upgrade, b"one ")
+            + chunked
+            + b"4\r\ntwo \r\n0\r\n\r\n"
+            + build("POST", path, TEXT, b"three")
+        )
+        assert [wire.answer().status for _ in range(3)] == [204] * 3
+        whole = build("POST", path, upgrade | {"Expect": "100-continue"}, b" four")
+        wire.send(whole[:-5])
+        assert wire.answer().status == 100
+        wire.send(whole[-5:])
+        assert wire.answer().status == 204
+        assert wire.ask("GET", path).body == b"one two three four"
+
+    def test_no_tunnel_is_made(self, wire: Wire, path: str) -> None:
+        wire.send(f"CONNECT example:443 HTTP/1.1\r\nHost: test\r\n\r\nPUT {path}".encode())
+        answer = wire.answer()
+        assert (answer.status, answer.headers["connection"]) == (404, "close")
+        assert wire.closed_by_server()
 
 
 class TestPipelining:
@@ -295,6 +337,13 @@ class TestRequests:
         wire.ask("PUT", path, TEXT, b"hello")
         wire.send(f"GET http://test{path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
         assert wire.answer().body == b"hello"
+
+    def test_an_absolute_target_says_where_a_stream_is(self, wire: Wire, path: str) -> None:
+        """RFC 9112, 3.2.2: its host counts, not that of the header."""
+        wire.send(f"PUT HTTPS://me@proxied:8443{path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        assert wire.answer().headers["location"] == f"https://proxied:8443{path}"
+        for target, status in (("http://test", 404), ("http://test?a=b", 404), ("http:///x", 404)):
+            assert wire.ask("GET", target).status == status
 
     def test_header_names_have_no_case_and_values_no_outer_space(
         self, wire: Wire, path: str

@@ -50,6 +50,21 @@ class TestBodies:
             wire.send(chunked(S) + b"3e8\r\n" + b"x" * 1000 + b"\r\n1\r\nx\r\n")
             wire.answer().problem(413, "body-too-large")
 
+    def test_a_body_in_tiny_pieces_costs_its_bytes(self, serve: Serve) -> None:
+        server = serve()
+        with Wire(server.port) as wire:
+            wire.ask("PUT", S, TEXT)
+            before = server.rss()
+            wire.send(chunked(S))
+            for _ in range(200):
+                wire.send(b"2\r\nxy\r\n" * 5000)
+            wire.send(b"2\r\nxy\r\n")
+            eventually(lambda: server.rss() - before > MIB, what="the arrival of the body")
+            time.sleep(0.5)
+            assert server.rss() - before < 12 * MIB
+            wire.send(b"0\r\n\r\n")
+            assert wire.answer().status == 204
+
     @pytest.mark.parametrize("length", ["99999999999999999999", "1" * 400, "18446744073709551616"])
     def test_an_absurd_length_is_refused(self, wire: Wire, path: str, length: str) -> None:
         head = build("POST", path, TEXT)
@@ -88,6 +103,34 @@ class TestHeads:
             wire.send(b"X-Large: " + b"x" * 1000 + b"\r\n")
             time.sleep(0.001)
         wire.answer().problem(431, "headers-too-large")
+
+    @pytest.mark.parametrize("before", [b"GET /", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nX: "])
+    def test_a_line_that_never_ends_is_refused_at_the_limit(
+        self, wire: Wire, before: bytes
+    ) -> None:
+        wire.send(before)
+        for _ in range(400):
+            wire.send(b"x" * 1000)
+        wire.answer().problem(431, "headers-too-large")
+
+    def test_a_trailer_that_never_ends_is_refused_at_the_limit(self, wire: Wire, path: str) -> None:
+        wire.ask("PUT", path, TEXT)
+        wire.send(chunked(path) + b"1\r\nx\r\n0\r\nX: ")
+        for _ in range(400):
+            wire.send(b"x" * 1000)
+        wire.answer().problem(431, "headers-too-large")
+        assert wire.closed_by_server()
+
+    def test_a_head_just_below_the_limit_is_taken(self, wire: Wire, path: str) -> None:
+        for headers in ({"X-Large": "x" * 32_500}, {f"X-{n}": "x" * 50 for n in range(550)}):
+            request = build("GET", path, headers)
+            assert len(request) < 32_768
+            wire.send(request)
+            assert wire.answer().status == 404
+            for at in range(0, len(request), 5000):
+                wire.send(request[at : at + 5000])
+                time.sleep(0.002)
+            assert wire.answer().status == 404
 
     def test_trailers_are_limited_like_headers(self, serve: Serve) -> None:
         server = serve("--body-timeout", "3")

@@ -107,6 +107,44 @@ def test_a_subscriber_that_lags_behind_gets_everything_later(serve: Serve) -> No
         assert events[-1].json()["streamClosed"] is True
 
 
+def test_readers_that_take_no_answer_are_dropped_however_they_end(serve: Serve) -> None:
+    """An answer below the buffer's limit holds no connection open for ever."""
+    server = serve(
+        *("--write-timeout", "1", "--idle-timeout", "1", "--chunk-bytes", str(16 * MIB)),
+        *("--write-buffer-bytes", str(32 * MIB)),
+    )
+    with Wire(server.port) as writer:
+        writer.ask("PUT", S, BINARY, b"x" * 12 * MIB)
+    idle, closing, half_closed = (Wire(server.port, receive_buffer=4096) for _ in range(3))
+    try:
+        idle.send(build("GET", S))
+        closing.send(build("GET", S, {"Connection": "close"}))
+        half_closed.send(build("GET", S))
+        half_closed.end_sending()
+        eventually(lambda: server.log().count(DROPPED) == 3, what="dropping")
+        eventually(lambda: server.connections() == 0, what="closing")
+    finally:
+        for wire in (idle, closing, half_closed):
+            wire.close()
+
+
+def test_a_reader_slower_than_the_buffers_of_the_system_is_not_dropped(serve: Serve) -> None:
+    """What it takes makes no room in the socket for seconds, and is progress all the same."""
+    server = serve("--write-timeout", "1", "--chunk-bytes", "20000000")
+    body = b"x" * 12_000_000
+    with Wire(server.port) as writer:
+        writer.ask("PUT", S, BINARY, body)
+    with Wire(server.port) as wire:
+        wire.send(build("GET", S))
+        wire.answer_head()
+        got = 0
+        for _ in range(20):
+            got += len(wire.file.read(20_000))
+            time.sleep(0.2)
+        assert got + len(wire.file.read(len(body) - got)) == len(body)
+    assert DROPPED not in server.log()
+
+
 def test_a_slow_reader_that_reads_is_not_dropped(serve: Serve) -> None:
     server = serve("--write-timeout", "1", "--chunk-bytes", "20000000")
     body = b"x" * 12_000_000

@@ -72,6 +72,22 @@ def test_an_append_in_flight_is_answered(serve: Serve) -> None:
     assert server.exit_code() == 0
 
 
+def test_requests_that_wait_behind_a_long_poll_are_answered(serve: Serve) -> None:
+    server = serve()
+    with Wire(server.port) as wire:
+        tail = wire.ask("PUT", S, JSON).headers["stream-next-offset"]
+        poll = build("GET", f"{S}?offset={tail}&live=long-poll")
+        wire.send(poll + build("POST", S, JSON, b"1") + build("GET", S))
+        time.sleep(0.1)
+        server.signal(signal.SIGTERM)
+        answers = [wire.answer() for _ in range(3)]
+        assert [answer.status for answer in answers] == [204, 204, 200]
+        assert answers[2].json() == [1]
+        assert ["connection" in answer.headers for answer in answers] == [False, False, True]
+        assert wire.closed_by_server()
+    assert server.exit_code() == 0
+
+
 def test_new_connections_are_not_taken_while_stopping(serve: Serve) -> None:
     server = serve()
     with Wire(server.port) as wire:

@@ -2,6 +2,6 @@
 
 import pytest
 
-for module in ("writing", "reading", "expiring", "watching", "forking", "model"):
+for module in ("writing", "reading", "expiring", "watching", "forking", "documents", "model"):
     pytest.register_assert_rewrite(f"tests.suites.store_{module}")
 pytest.register_assert_rewrite("tests.suites.steps")

@@ -8,6 +8,7 @@ Subclass it, and give it a fixture named `store` that makes a store that is not 
             return MemoryStore()
 """
 
+from tests.suites.store_documents import Keeping, Listing, Observing
 from tests.suites.store_expiring import Expiring, Reaping
 from tests.suites.store_forking import Chaining, Forking, Inheriting, KeepingAlive
 from tests.suites.store_reading import Cutting, Reading, Refusing
@@ -32,5 +33,8 @@ class StoreSuite(
     Chaining,
     KeepingAlive,
     Inheriting,
+    Observing,
+    Listing,
+    Keeping,
 ):
     """One class of behaviours after another."""

@@ -26,6 +26,7 @@ _BREAKS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 _WHITESPACE: Final = b" \t\r\n"
 _UTF8_MAX_TAIL: Final = 3
 _CUT_STEP: Final = 16 * 1024
+_CUT_MAX_STEP: Final = 256 * 1024
 
 
 class InvalidJson(Struct, frozen=True):
@@ -96,55 +97,77 @@ def cut(window: Buffer, media: str) -> int | None:
     end = len(window)
     for back in range(1, min(_UTF8_MAX_TAIL, end) + 1):
         byte = window[end - back]
-        if byte & 0xC0 == 0x80:
-            continue
-        if byte & 0xC0 == 0xC0 and _utf8_length(byte) > back:
-            return end - back or None
-        break
+        if not _is_continuation(byte):
+            return (end - back or None) if _utf8_length(byte) > back else end
     return end
-
-
-def _utf8_length(first: int) -> int:
-    """Tell how many bytes the UTF-8 sequence has that a byte begins."""
-    return 2 if first & 0xE0 == 0xC0 else 3 if first & 0xF0 == 0xE0 else 4
 
 
 def find_cut(
     read: Callable[[int, int], Buffer], begin: int, limit: int, end: int, media: str
 ) -> int:
-    """Find where to cut stored bytes that go on past a limit; `read(start, end)` gives them.
+    """Find where to cut what lies from `begin` to `end`, of which about `limit` bytes are wanted.
 
-    That is the last boundary within the limit or, where its first message is longer, the first one
-    behind it. Only as much is read as it takes to see the boundary.
+    That is the last boundary within the limit or, where the first message is longer than that, the
+    first one behind it. `read(start, end)` gives stored bytes: few of them, near the cut.
     """
-    upto = begin + limit
-    if not is_json(media):
-        if not is_text(media) or upto >= end:
-            return min(upto, end)
-        base = max(begin, upto - _UTF8_MAX_TAIL)
-        window = read(base, upto)
-        length = cut(window, media)
-        if length is not None or base > begin:
-            return base + (length or 0)
-        return min(begin + _utf8_length(window[0]), end)
+    if begin + limit >= end:
+        return end
+    if is_json(media):
+        return _cut_lines(read, begin, begin + limit, end)
+    if is_text(media):
+        return _cut_text(read, begin, begin + limit, end)
+    return begin + limit
+
+
+def _cut_lines(read: Callable[[int, int], Buffer], begin: int, limit: int, end: int) -> int:
     step = _CUT_STEP
-    last = upto
-    while last > begin:
-        first = max(begin, last - step)
-        found = bytes(read(first, last)).rfind(b"\n")
-        if found >= 0:
-            return first + found + 1
-        last = first
-        step *= 4
-    first = upto
-    while first < end:
-        last = min(first + step, end)
-        found = bytes(read(first, last)).find(b"\n")
-        if found >= 0:
-            return first + found + 1
-        first = last
-        step *= 2
+    upto = limit
+    while upto > begin:
+        start = max(begin, upto - step)
+        newline = bytes(read(start, upto)).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        upto = start
+        step = min(2 * step, _CUT_MAX_STEP)
+    start = limit
+    step = _CUT_STEP
+    while start < end:
+        upto = min(end, start + step)
+        newline = bytes(read(start, upto)).find(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        start = upto
+        step = min(2 * step, _CUT_MAX_STEP)
     return end
+
+
+def _cut_text(read: Callable[[int, int], Buffer], begin: int, limit: int, end: int) -> int:
+    first = max(begin, limit - _UTF8_MAX_TAIL)
+    window = read(first, min(end, limit + _UTF8_MAX_TAIL))
+    at = limit - first
+    lead = at
+    while lead > 0 and _is_continuation(window[lead]):
+        lead -= 1
+    complete = lead + _utf8_length(window[lead])
+    if complete <= at:
+        return limit  # stray continuation bytes: nothing is torn apart here
+    if first + lead > begin:
+        return first + lead
+    # The very first character is longer than the limit: it comes whole, as far as it is there.
+    while at < min(complete, len(window)) and _is_continuation(window[at]):
+        at += 1
+    return first + at
+
+
+def _is_continuation(byte: int) -> bool:
+    return byte & 0xC0 == 0x80
+
+
+def _utf8_length(lead: int) -> int:
+    """Say how many bytes a UTF-8 sequence has that begins with this one."""
+    if lead < 0xC0:
+        return 1
+    return 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 
 def nth_message_end(window: Buffer, count: int) -> int | None:

@@ -129,10 +129,9 @@ def decide_append(
         if claim is None and request.close and not request.body:
             return AlreadyClosed()
         return StreamClosed(stream.path, stream.tail)
-    if request.body:
-        media = media_type(request.content_type)
-        if media != stream.media_type:
-            return ContentTypeMismatch(stream.path, stream.media_type, request.content_type)
+    given = request.content_type
+    if request.body and given != stream.media_type and media_type(given) != stream.media_type:
+        return ContentTypeMismatch(stream.path, stream.media_type, given)
     producer: ProducerState | None = None
     if claim is not None:
         verdict = judge(stream.producers.get(claim.producer_id), claim)

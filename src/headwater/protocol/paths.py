@@ -31,15 +31,15 @@ class NotAStream(Struct, frozen=True):
 
 def parse_path(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotAStream:
     """Find the stream that a URL path names; `root` begins and ends with a slash."""
+    return (_known if len(url_path) <= _MAX_KEPT else _parse)(url_path, root, max_bytes)
+
+
+def _parse(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotAStream:
     if not url_path.startswith(root):
         return NotAStream(root)
     encoded = url_path[len(root) :]
     if len(encoded) > 3 * max_bytes:
         return BadPath(f"it is longer than {max_bytes} bytes")
-    return (_known if len(encoded) <= _MAX_KEPT else _decode)(encoded, max_bytes)
-
-
-def _decode(encoded: str, max_bytes: int) -> str | BadPath:
     segments = []
     for part in encoded.split("/"):
         try:
@@ -59,7 +59,7 @@ def _decode(encoded: str, max_bytes: int) -> str | BadPath:
     return path
 
 
-_known: Final = lru_cache(maxsize=16384)(_decode)
+_known: Final = lru_cache(maxsize=16384)(_parse)
 
 
 def url_path(path: str, root: str) -> str:

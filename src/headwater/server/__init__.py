@@ -1,8 +1,28 @@
 """The HTTP server: the application, the wire it speaks itself, and an ASGI adapter."""
 
-from headwater.server.app import Application
-from headwater.server.asgi import AsgiApp, asgi_app
-from headwater.server.serve import Server, run, serve
-from headwater.server.settings import Settings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Application", "AsgiApp", "Server", "Settings", "asgi_app", "run", "serve"]
+if TYPE_CHECKING:
+    from headwater.server.app import Application
+    from headwater.server.asgi import AsgiApp, asgi_app
+    from headwater.server.serve import Server, run
+    from headwater.server.settings import Settings
+
+__all__ = ["Application", "AsgiApp", "Server", "Settings", "asgi_app", "run"]
+
+_HOMES = {
+    "Application": "app",
+    "AsgiApp": "asgi",
+    "Server": "serve",
+    "Settings": "settings",
+    "asgi_app": "asgi",
+    "run": "serve",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when asked for: the command line needs the settings, but not the server.
+    if name in _HOMES:
+        return getattr(import_module(f"headwater.server.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,6 +24,7 @@ from headwater.server.problems import (
 )
 from headwater.server.read import metadata, read
 from headwater.server.settings import Settings
+from headwater.server.subscriptions.control import Control
 from headwater.storage.store import Store
 
 log: Final = logging.getLogger("headwater.app")
@@ -56,6 +57,7 @@ class Application:
         self.settings = settings
         self.context = Context(store, settings, clock, jitter)
         self.fanout = Fanout(self.context)
+        self.control = Control(store, settings, clock, jitter)
         origin = settings.cors_origin.encode()
         self.common_headers: Headers = [
             (b"x-content-type-options", b"nosniff"),
@@ -82,6 +84,9 @@ class Application:
                 path = head.stream = self.context.stream_at(head.url_path)
             method = head.method
             if type(path) is not str or method == "OPTIONS":
+                # PROTOCOL 6: no stream has a path below the reserved prefix
+                if method != "OPTIONS" and head.url_path.startswith(self.control.prefix):
+                    return await self.control.handle(request)
                 return self._elsewhere(path, head)
             if method == "POST":
                 return await append(self.context, path, request)
@@ -118,6 +123,14 @@ class Application:
         if self.store.ready:
             return Response(200, headers, (b'{"status":"ready"}\n',))
         return problem_response(NOT_READY)
+
+    async def start(self) -> None:
+        """Begin with what happens by itself, once the store is open."""
+        await self.control.start()
+
+    async def stop(self) -> None:
+        """End what happens by itself, before the store is closed."""
+        await self.control.stop()
 
     async def expire(self) -> int:
         """Remove some streams whose time is over; says how many."""

@@ -55,6 +55,7 @@ class AsgiApp:
             if not self.store.ready:
                 await self.store.open()
             if self._reaper is None:
+                await self.app.start()
                 self._reaper = asyncio.create_task(self._reap())
 
     async def shutdown(self) -> None:
@@ -65,6 +66,7 @@ class AsgiApp:
             with suppress(asyncio.CancelledError):
                 await self._reaper
             self._reaper = None
+            await self.app.stop()
         await self.store.close()
 
     async def _reap(self) -> None:

@@ -17,6 +17,10 @@ from headwater.storage.store import Stored, to_bytes
 MIN_BYTES: Final = 1024
 _IN_PLACE_BYTES: Final = 32 * 1024
 _STEP: Final = 64 * 1024
+_ZSTD_BLOCK: Final = 128 * 1024
+_ZSTD_SMALLEST_BLOCK: Final = 4
+"""A block of zstd holds up to 128 KiB, and takes as little as a header with one repeated byte."""
+_ZSTD_MAX_FRAMES: Final = 1024
 
 
 def _zlib_compressor(window: int) -> Callable[[bytes], bytes]:
@@ -108,18 +112,28 @@ def _unbrotli(body: bytes, limit: int) -> bytes:
 
 
 def _unzstd(body: bytes, limit: int) -> bytes:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
     data = bytearray()
+    rest = memoryview(body)
     try:
-        with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(
-            body, read_across_frames=True
-        ) as reader:
-            while piece := reader.read(_STEP):
-                data += piece
+        for _ in range(_ZSTD_MAX_FRAMES):
+            frame = decompressor.decompressobj()
+            while not frame.eof:
+                if not rest:
+                    raise CorruptBody("it is cut short")
+                # Each step takes in no more than may unfold into what is left of the limit.
+                blocks = (limit - len(data)) // _ZSTD_BLOCK + 1
+                step = rest[: blocks * _ZSTD_SMALLEST_BLOCK]
+                rest = rest[len(step) :]
+                data += frame.decompress(step)
                 if len(data) > limit:
                     raise BodyTooLarge
+            rest = memoryview(body)[len(body) - len(rest) - len(frame.unused_data) :]
+            if not rest:
+                return bytes(data)
     except zstandard.ZstdError as error:
         raise CorruptBody(str(error)) from None
-    return bytes(data)
+    raise CorruptBody("it has too many frames")
 
 
 def _undeflate(body: bytes, limit: int) -> bytes:

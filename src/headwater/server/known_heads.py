@@ -9,9 +9,12 @@ from typing import Final
 
 from headwater.server.messages import Head
 
-_MAX_HEADS: Final = 2048
+_LIMIT: Final = 8 * 1024 * 1024
 _MAX_HEAD_BYTES: Final = 2048
 _MAX_BODY_BYTES: Final = 64 * 1024
+_HEAD_OVERHEAD: Final = 1024
+_ITEM_OVERHEAD: Final = 256
+"""What objects cost beside their bytes: a head, and each of its headers and query parameters."""
 _UNREPEATED: Final = frozenset(
     {
         # These make a head mean more than a plain request with a body.
@@ -26,11 +29,12 @@ _UNREPEATED: Final = frozenset(
 
 
 class KnownHeads:
-    """A bounded number of heads; all are forgotten when it is full, and come back as they recur."""
+    """Up to a limit of bytes; all are forgotten when it is reached, and come back as they recur."""
 
-    __slots__ = ("_heads",)
+    __slots__ = ("_bytes", "_heads")
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._heads: dict[bytes, tuple[Head, int]] = {}
 
     def find(self, data: bytes, body_bytes: int) -> Head | None:
@@ -50,6 +54,11 @@ class KnownHeads:
             or headers.get(b"content-length", b"0") != b"%d" % body_bytes
         ):
             return
-        if len(self._heads) >= _MAX_HEADS:
+        # The bytes are there as the key, as what was parsed, and as what was made of that.
+        items = len(headers) + head.query.count("&")
+        cost = _HEAD_OVERHEAD + 3 * len(data) + _ITEM_OVERHEAD * items
+        if self._bytes + cost > _LIMIT:
             self._heads.clear()
+            self._bytes = 0
+        self._bytes += cost
         self._heads[data] = (head, body_bytes)

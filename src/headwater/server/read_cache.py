@@ -13,6 +13,7 @@ from headwater.server.messages import Request, Response
 from headwater.storage.store import StreamInfo
 
 MAX_ANSWER_BYTES: Final = 64 * 1024
+_MAX_KEY_BYTES: Final = 4096
 _ANSWER_OVERHEAD: Final = 1024
 
 Key = tuple[str, str, bytes | None]
@@ -47,9 +48,11 @@ class ReadCache:
         """Remember an answer for the next one who asks the same."""
         if response.length > MAX_ANSWER_BYTES or info.config.expiry.ttl is not None:
             return
+        if _length(key) > _MAX_KEY_BYTES:  # a key is chosen by a client, and may be mostly junk
+            return
         self.drop(key)
         self._answers[key] = (info, response)
-        self._bytes += response.length + _ANSWER_OVERHEAD
+        self._bytes += _cost(key, response)
         while self._bytes > self._limit:
             self.drop(next(iter(self._answers)))
 
@@ -57,4 +60,13 @@ class ReadCache:
         """Forget an answer that no longer holds."""
         answer = self._answers.pop(key, None)
         if answer is not None:
-            self._bytes -= answer[1].length + _ANSWER_OVERHEAD
+            self._bytes -= _cost(key, answer[1])
+
+
+def _length(key: Key) -> int:
+    url_path, query, accept_encoding = key
+    return len(url_path) + len(query) + len(accept_encoding or b"")
+
+
+def _cost(key: Key, response: Response) -> int:
+    return _ANSWER_OVERHEAD + _length(key) + response.length

@@ -11,8 +11,9 @@ from typing import Final
 
 from headwater.errors import SettingsError
 from headwater.server.app import Application
-from headwater.server.http import Connection, Wire
+from headwater.server.http import Connection
 from headwater.server.settings import Settings
+from headwater.server.wire import Wire
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.memory import MemoryStore
@@ -64,6 +65,7 @@ class Server:
         loop = asyncio.get_running_loop()
         wire = self._wire = Wire(self.app)
         try:
+            await self.app.start()
             self._listener = await loop.create_server(
                 lambda: Connection(wire),
                 self.settings.host,
@@ -72,6 +74,7 @@ class Server:
                 family=socket.AF_UNSPEC,
             )
         except BaseException:
+            await self.app.stop()
             await self.store.close()
             raise
         self._housekeeping = [
@@ -98,6 +101,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._housekeeping, return_exceptions=True)
         self._wire = None
+        await self.app.stop()
         await self.store.close()
 
     def _sweep(self) -> None:

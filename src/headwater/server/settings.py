@@ -1,6 +1,7 @@
 """Every setting of the server, once: the command line, the environment and the docs follow it."""
 
 from dataclasses import Field, dataclass, field, fields
+from ipaddress import ip_network
 from typing import Any, Final
 
 from headwater.errors import SettingsError
@@ -87,6 +88,31 @@ class Settings:
         "public", "Who may cache catch-up reads.", choices="public private no-store"
     )
     cors_origin: str = _setting("*", "Value of Access-Control-Allow-Origin.")
+    public_url: str = _setting(
+        "", "Where clients reach the server, for callback URLs; empty takes it from requests."
+    )
+    allow_local_webhooks: bool = _setting(
+        False, "Let webhooks go to http://localhost and 127.0.0.x, for development."
+    )
+    webhook_hosts: str = _setting(
+        "", "Hosts that webhooks may go to, such as 'a.example *.b.example'; empty for any."
+    )
+    webhook_networks: str = _setting(
+        "", "Private networks that webhooks may go to, such as '10.1.0.0/16'."
+    )
+    webhook_ca_file: str = _setting(
+        "", "Certificates that webhooks are checked against; empty for the system's."
+    )
+    webhook_timeout: float = _setting(
+        10.0, "Seconds that a webhook gets to answer, at most its lease.", least=0.1
+    )
+    webhook_attempts: int = _setting(
+        100, "Failed deliveries of one wake after which a subscription is dead.", least=1
+    )
+    webhook_concurrency: int = _setting(64, "Webhooks called at once.", least=1)
+    webhook_key_overlap: float = _setting(
+        900.0, "Seconds that a replaced signing key stays published.", least=0
+    )
     log_level: str = _setting(
         "info", "Lowest level that is logged.", choices="debug info warning error"
     )
@@ -101,6 +127,14 @@ class Settings:
             raise SettingsError("root", self.root, f"a path without '{RESERVED}'")
         if self.port > 65535:
             raise SettingsError("port", self.port, "a port from 0 to 65535")
+        for network in self.webhook_networks.split():
+            try:
+                ip_network(network)
+            except ValueError:
+                expected = "networks such as '10.1.0.0/16 fd00::/8'"
+                raise SettingsError("webhook_networks", network, expected) from None
+        if self.public_url and not self.public_url.startswith(("http://", "https://")):
+            raise SettingsError("public_url", self.public_url, "a URL such as https://example.com")
         if not self.cors_origin.isprintable() or not self.cors_origin.isascii():
             raise SettingsError("cors_origin", self.cors_origin, "an origin or *")
 

@@ -3,8 +3,8 @@
 It decides and applies in one step without waiting, so a call never sees another one half done.
 """
 
-from collections.abc import Callable
-from heapq import heappop, heappush
+from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush, nsmallest
 
 from headwater.errors import StoreNotOpen
 from headwater.protocol import content_types
@@ -15,7 +15,7 @@ from headwater.protocol.framing import (
     Buffer,
     EmptyArray,
     InvalidJson,
-    cut,
+    find_cut,
     frame,
     is_boundary,
 )
@@ -47,6 +47,7 @@ from headwater.protocol.refusals import (
     SourceGone,
     SourceNotFound,
     StoreFull,
+    StoreUnwritable,
     StreamGone,
     StreamNotFound,
 )
@@ -55,6 +56,7 @@ from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo
 from headwater.storage.watchers import Watchers
 
 DEFAULT_LIMIT = 4 * 1024**3
+_SPARE_DEADLINES = 64
 
 
 class _Stream:
@@ -127,12 +129,21 @@ class _Stream:
         """Give the bytes of a range, through the chain of sources where they are inherited."""
         if start >= self.log.start:
             return self.log.slice(start, end)
-        assert self.source is not None  # noqa: S101 - a log that starts past 0 is a fork's
-        inherited = self.source.slice(start, min(end, self.log.start))
-        return inherited + self.log.slice(self.log.start, end)
+        # From the end to the beginning: a chain may be longer than calls can be nested.
+        pieces: list[list[Buffer]] = []
+        stream: _Stream | None = self
+        while stream is not None and start < end:
+            pieces.append(stream.log.slice(max(start, stream.log.start), end))
+            end = min(end, stream.log.start)
+            stream = stream.source
+        return [buffer for piece in reversed(pieces) for buffer in piece]
 
     def byte_before(self, position: int) -> int | None:
         return self.slice(position - 1, position)[0][0] if position else None
+
+    def read(self, start: int, end: int) -> bytes:
+        """Give the bytes of a range in one piece."""
+        return b"".join(self.slice(start, end))
 
 
 class MemoryStore(Store):
@@ -146,6 +157,7 @@ class MemoryStore(Store):
         self._epoch = 0
         self._deadlines: list[tuple[float, int, str]] = []
         self._watchers = Watchers()
+        self._documents: dict[str, bytes] = {}
 
     async def open(self) -> None:
         self._open = True
@@ -216,7 +228,7 @@ class MemoryStore(Store):
             source.lineage,
             source.log.end,
             source.media_type,
-            lambda start, end: b"".join(source.slice(start, end)),
+            source.read,
         )
         return (source, origin) if isinstance(origin, ForkOrigin) else origin
 
@@ -277,21 +289,9 @@ class MemoryStore(Store):
         if end - begin <= limit:
             buffers = stream.slice(begin, end)
             return Chunk(info, name(begin), info.tail, buffers, up_to_date=True)
-        cut_at = self._cut(stream, begin, limit)
+        cut_at = find_cut(stream.read, begin, limit, end, stream.media_type)
         buffers = stream.slice(begin, cut_at)
         return Chunk(info, name(begin), name(cut_at), buffers, up_to_date=cut_at == end)
-
-    @staticmethod
-    def _cut(stream: _Stream, begin: int, limit: int) -> int:
-        """Find the last boundary within the limit, or the first one behind it."""
-        end = stream.log.end
-        while begin + limit < end:
-            window = b"".join(stream.slice(begin, begin + limit))
-            length = cut(window, stream.media_type)
-            if length is not None:
-                return begin + length
-            limit *= 2
-        return end
 
     async def head(self, path: str, now: float) -> StreamInfo | Missing:
         stream = self._find(path, now)
@@ -324,6 +324,37 @@ class MemoryStore(Store):
     def watch(self, path: str, wake: Callable[[], None]) -> Callable[[], None]:
         return self._watchers.add(path, wake)
 
+    def observe(self, tell: Callable[[str], None]) -> Callable[[], None]:
+        return self._watchers.observe(tell)
+
+    async def streams(self, prefix: str, after: str, limit: int, now: float) -> list[StreamInfo]:
+        while True:
+            found = (
+                path
+                for path, stream in self._streams.items()
+                if path > after and path.startswith(prefix) and not stream.deleted
+            )
+            page = nsmallest(limit, found)
+            listed = [self._find(path, now) for path in page]
+            living = [stream.info() for stream in listed if stream and not stream.deleted]
+            if living or not page:
+                return living
+            after = page[-1]
+
+    async def keep(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
+        if not self._open:
+            raise StoreNotOpen
+        for key, value in documents.items():
+            if value is None:
+                self._documents.pop(key, None)
+            else:
+                self._documents[key] = value
+        return None
+
+    async def documents(self, prefix: str) -> dict[str, bytes]:
+        kept = self._documents
+        return {key: kept[key] for key in sorted(kept) if key.startswith(prefix)}
+
     def _find(self, path: str, now: float) -> _Stream | None:
         """Look a stream up, and remove it first where its time is over."""
         stream = self._streams.get(path)
@@ -343,8 +374,21 @@ class MemoryStore(Store):
 
     def _schedule(self, stream: _Stream, expiry: Expiry) -> None:
         deadline = expiry.deadline(stream.last_access)
-        if deadline is not None:
-            heappush(self._deadlines, (deadline, stream.lineage.own, stream.path))
+        if deadline is None:
+            return
+        heappush(self._deadlines, (deadline, stream.lineage.own, stream.path))
+        if len(self._deadlines) > 2 * len(self._streams) + _SPARE_DEADLINES:
+            self._forget_deadlines()
+
+    def _forget_deadlines(self) -> None:
+        """Drop the deadlines of streams that were deleted before their time was over."""
+        streams = self._streams
+        self._deadlines = [
+            (deadline, epoch, path)
+            for deadline, epoch, path in self._deadlines
+            if (stream := streams.get(path)) is not None and stream.lineage.own == epoch
+        ]
+        heapify(self._deadlines)
 
     def _remove(self, stream: _Stream) -> None:
         """Delete a stream, or keep it for its forks; then whatever sources it alone kept alive."""

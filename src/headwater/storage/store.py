@@ -19,7 +19,7 @@ in as `now`, in seconds since the epoch.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -33,6 +33,7 @@ from headwater.protocol.refusals import (
     DeleteRefusal,
     Missing,
     ReadRefusal,
+    StoreUnwritable,
 )
 
 
@@ -177,3 +178,34 @@ class Store(ABC):
         It is called on the loop, with nothing of the change: read to see it. It may be called
         without a change. A watched stream does not run out its sliding TTL (PROTOCOL 5.1).
         """
+
+    @abstractmethod
+    def observe(self, tell: Callable[[str], None]) -> Callable[[], None]:
+        """Have `tell` called with the path of each stream that changes; returns what ends it.
+
+        It is called on the loop after the change is durable and can be read, in the order of the
+        changes of one stream; several that became durable at once may be told as one. It must not
+        raise and must not take long. It keeps no stream from running out its sliding TTL, and costs
+        nothing while nobody observes.
+        """
+
+    @abstractmethod
+    async def streams(self, prefix: str, after: str, limit: int, now: float) -> list[StreamInfo]:
+        """List up to `limit` living streams, in the order of their paths.
+
+        Only paths that begin with `prefix` and sort behind `after` are listed; the list is empty
+        only where there are no more. Each stream is described as it is at that moment; to list all,
+        go on behind the last path. It does not count as an access.
+        """
+
+    @abstractmethod
+    async def keep(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
+        """Keep small documents by key, beside the streams; None drops one.
+
+        All of them are kept or none, and all are durable when it returns. Calls take effect in the
+        order in which they are made, also among appends. Repeating one is safe.
+        """
+
+    @abstractmethod
+    async def documents(self, prefix: str) -> dict[str, bytes]:
+        """Give the durable documents whose keys begin with `prefix`, in the order of keys."""

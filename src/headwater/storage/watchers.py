@@ -3,15 +3,17 @@
 from collections.abc import Callable
 
 Wake = Callable[[], None]
+Observer = Callable[[str], None]
 
 
 class Watchers:
     """Wake-up calls by stream path; costs nothing for a stream that nobody watches."""
 
-    __slots__ = ("_by_path",)
+    __slots__ = ("_by_path", "_observers")
 
     def __init__(self) -> None:
         self._by_path: dict[str, dict[object, Wake]] = {}
+        self._observers: tuple[Observer, ...] = ()
 
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
@@ -28,8 +30,19 @@ class Watchers:
 
         return remove
 
+    def observe(self, tell: Observer) -> Callable[[], None]:
+        """Have a call told every path that changes; returns what ends it."""
+        self._observers += (tell,)
+
+        def remove() -> None:
+            self._observers = tuple(item for item in self._observers if item is not tell)
+
+        return remove
+
     def wake(self, path: str) -> None:
-        """Call everyone who watches a path."""
+        """Call everyone who watches a path, and those who observe all of them."""
+        for tell in self._observers:
+            tell(path)
         watches = self._by_path.get(path)
         if watches:
             for wake in tuple(watches.values()):

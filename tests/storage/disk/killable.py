@@ -11,8 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from headwater.protocol.lifecycle import Append
-from headwater.storage.disk.store import DiskOptions, DiskStore
-from headwater.storage.store import Chunk, to_bytes
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.store import DiskStore
+from headwater.storage.store import Chunk, Store, to_bytes
 
 _processes: Final = multiprocessing.get_context("fork")
 
@@ -94,9 +95,9 @@ async def _call(store: DiskStore, name: str, arguments: Any) -> object:
     return await getattr(store, name)(*arguments)
 
 
-async def at_once(store: Any, path: str, requests: list[Append], now: float) -> list[object]:
+async def at_once(store: Store, path: str, requests: list[Append], now: float) -> list[object]:
     """Have several appends under way together."""
-    return await asyncio.gather(*(store.append(path, request, now) for request in requests))
+    return list(await asyncio.gather(*(store.append(path, request, now) for request in requests)))
 
 
 def _plain(outcome: object) -> object:

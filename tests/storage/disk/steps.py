@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from headwater.storage.disk.store import DiskOptions, DiskStore
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.store import DiskStore
 
 Given = TypeVar("Given")
 Scenario = Callable[[DiskStore], Awaitable[Given]]

@@ -25,7 +25,7 @@ from headwater.protocol.forks import ForkRequest
 from headwater.protocol.lifecycle import Append, Create
 from headwater.protocol.offsets import NOW, START, Offset
 from headwater.protocol.producers import ProducerClaim
-from headwater.storage.disk.store import DiskOptions
+from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.memory import MemoryStore
 from headwater.storage.store import Appended, Chunk, Created, StreamInfo, to_bytes
 from tests.storage.disk.killable import KillableStore, at_once

@@ -3,6 +3,8 @@
 import asyncio
 import shutil
 import struct
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
@@ -14,8 +16,9 @@ from headwater.protocol.producers import ProducerClaim
 from headwater.protocol.refusals import BytesDamaged, StreamNotFound
 from headwater.storage.disk.catalog import FILE, Catalog
 from headwater.storage.disk.journal import START, Entry, read_journal
+from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import segment_path
-from headwater.storage.disk.store import DiskOptions, DiskStore
+from headwater.storage.disk.store import DiskStore
 from headwater.storage.store import to_bytes
 from tests.crash.process import DiskServer
 from tests.storage.disk.steps import SMALL, crashed, flip, journals, segments, with_store
@@ -200,25 +203,37 @@ def test_segments_that_no_checkpoint_finished_are_removed(tmp_path: Path) -> Non
     assert segments(folder) == kept
 
 
-def test_a_damaged_segment_takes_one_stream_down_and_no_other(tmp_path: Path) -> None:
-    async def two_streams(store: DiskStore) -> None:
-        await create(store, "a", BINARY, b"a" * 1000)
-        await create(store, "b", BINARY, b"b" * 1000)
+def _flip_content(path: Path) -> None:
+    flip(path, path.read_bytes().index(b"a" * 1000) + 500)
 
+
+def _flip_header(path: Path) -> None:
+    flip(path, 3)
+
+
+@pytest.mark.parametrize("harm", [_flip_content, _flip_header, Path.unlink])
+def test_a_damaged_segment_takes_its_streams_down_and_no_other(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
     async def look(store: DiskStore) -> None:
         damaged = await store.read("a", OFFSET_START, 10_000, T0)
         assert isinstance(damaged, BytesDamaged)
-        assert str(path) in damaged.place
+        assert str(first) in damaged.place
         assert await content(store, "b") == b"b" * 1000
         await append(store, "a", b"more", BINARY)
         tail = await read(store, "a", (await head(store, "a")).tail)
         assert to_bytes(tail.buffers) == b""
 
     folder = tmp_path / "data"
-    with_store(folder, two_streams)
-    (path,) = segments(folder)
-    flip(path, path.read_bytes().index(b"a" * 1000) + 500)
+    for path in ("a", "b"):
+        with_store(folder, partial(create, path=path, content_type=BINARY, body=_thousand(path)))
+    first, _ = segments(folder)
+    harm(first)
     with_store(folder, look)
+
+
+def _thousand(path: str) -> bytes:
+    return path.encode() * 1000
 
 
 def test_a_second_store_on_the_same_folder_is_told_who_has_it(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import json
 import random
 import shutil
 import sqlite3
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests.suites.steps import BINARY, JSON, PLENTY, T0, append, close, create, 
 Answer = TypeVar("Answer")
 Contents = dict[str, bytes]
 
-QUIET: Final = DiskOptions(durability="os", journal_bytes=512 * 1024, checkpoint_seconds=3600)
+QUIET: Final = DiskOptions(durability="os", journal_bytes=2 << 20, checkpoint_seconds=3600)
 """A checkpoint comes only when the store is closed."""
 
 
@@ -78,13 +80,19 @@ def contents(folder: Path) -> Contents:
     return with_store(folder, scenario)
 
 
+BUSY: Final = DiskOptions(
+    durability="os", memory_budget=400_000, journal_bytes=65_536, checkpoint_seconds=0.03
+)
+"""A checkpoint every few milliseconds, and a compaction behind every eighth."""
+
+
 async def _nothing(_store: DiskStore) -> None:
     """Let the store recover, and save."""
 
 
 def paths(folder: Path) -> list[str]:
     """List the streams that the catalog has."""
-    return [path for (path,) in query(folder, "SELECT path FROM streams WHERE NOT deleted")]
+    return [str(path) for (path,) in query(folder, "SELECT path FROM streams WHERE NOT deleted")]
 
 
 def query(folder: Path, sql: str, *values: object) -> list[tuple[object, ...]]:
@@ -109,6 +117,16 @@ def extents_of(folder: Path, path: str) -> list[Extent]:
         path,
     )
     return [Extent(*row) for row in rows]  # type: ignore[arg-type] # integers by the schema
+
+
+async def command(*arguments: str) -> str:
+    """Run a `headwater` command that must succeed, in a process of its own beside this one."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "headwater", *arguments, stdout=PIPE, stderr=PIPE
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, (out + err).decode()
+    return out.decode()
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:
@@ -144,6 +162,12 @@ class Filler:
         self._types: dict[str, str] = {}
         self._seq: dict[str, int] = {}
         self.written: Contents = {}
+        """What was handed over."""
+        self._acknowledged: dict[str, int] = {}
+
+    def acknowledged(self) -> Contents:
+        """Give what has been answered by now."""
+        return {path: self.written[path][:end] for path, end in self._acknowledged.items()}
 
     async def fill(self, store: DiskStore, count: int) -> None:
         """Append so many times, to one stream or another."""
@@ -151,8 +175,8 @@ class Filler:
             path = f"s/{self._random.randrange(self._streams)}"
             if path not in self._types:
                 self._types[path] = self._random.choice([JSON, BINARY])
-                await create(store, path, self._types[path])
                 self.written[path] = b""
+                await create(store, path, self._types[path])
             await self.append(store, path, self._random.choice([10, 100, 1000]))
 
     async def append(self, store: DiskStore, path: str, size: int) -> None:
@@ -167,6 +191,7 @@ class Filler:
         seq = self._seq.get(path, -1) + 1
         self._seq[path] = seq
         await append(store, path, body, media, producer=ProducerClaim("p", 0, seq))
+        self._acknowledged[path] = len(self.written[path])
 
     async def add_large(self, store: DiskStore, path: str, media: str, size: int) -> None:
         """Create a stream of several blocks."""

@@ -21,6 +21,8 @@ from headwater.storage.disk.segments import Extent
 
 VERSION: Final = 1
 FILE: Final = "catalog.db"
+_LAST: Final = "\U0010ffff"
+"""Behind every text: no path and no key holds it."""
 
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -44,6 +46,9 @@ CREATE TABLE extents (
 CREATE INDEX extents_by_segment ON extents (segment);
 CREATE TABLE segments (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, live INTEGER NOT NULL);
 """
+_DOCUMENTS: Final = (
+    "CREATE TABLE IF NOT EXISTS documents (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+)
 
 _STREAM_COLUMNS: Final = (
     "id, path, content_type, ttl, expires_at, instant, last_access, deadline, start, end, closed, "
@@ -86,6 +91,7 @@ class Changes(msgspec.Struct):
     journal_from: int
     next_epoch: int
     metrics: str
+    documents: list[tuple[str, bytes | None]] = []
 
 
 class CatalogFull(OSError):
@@ -108,6 +114,7 @@ class Catalog:
                 self._put("journal_from", 1)
                 self._put("next_epoch", 1)
                 self._writer.execute("COMMIT")
+            self._writer.execute(_DOCUMENTS)
             version = int(self._meta("version", 0))
         except sqlite3.DatabaseError as error:
             self._writer.close()
@@ -186,6 +193,22 @@ class Catalog:
             yield from (path for _, _, path in rows)
             after = (rows[-1][0], rows[-1][1])
 
+    def living(self, prefix: str, after: str, limit: int) -> list[StreamRow]:
+        """List streams that are not deleted, in the order of their paths."""
+        rows = self._reader.execute(
+            f"SELECT {_STREAM_COLUMNS} FROM streams WHERE path > ? AND path >= ? AND path < ? "  # noqa: S608 - ours
+            "AND NOT deleted ORDER BY path LIMIT ?",
+            (after, prefix, prefix + _LAST, limit),
+        )
+        return [StreamRow(*row) for row in rows]
+
+    def documents(self, prefix: str) -> list[tuple[str, bytes]]:
+        """List the documents whose keys begin with a prefix."""
+        return self._reader.execute(
+            "SELECT key, value FROM documents WHERE key >= ? AND key < ?",
+            (prefix, prefix + _LAST),
+        ).fetchall()
+
     def meta(self, key: str, default: Any = None) -> Any:
         """Give a value of the catalog about itself."""
         return self._meta(key, default)
@@ -209,6 +232,7 @@ class Catalog:
             self._writer.executemany(
                 "INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)", changes.producers
             )
+            self._put_documents(changes.documents)
             self._add_segment(changes.segment, changes.segment_bytes, changes.extents)
             for key in ("journal_from", "next_epoch", "metrics"):
                 self._put(key, getattr(changes, key))
@@ -279,6 +303,13 @@ class Catalog:
 
     def _put(self, key: str, value: object) -> None:
         self._writer.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def _put_documents(self, documents: Sequence[tuple[str, bytes | None]]) -> None:
+        for key, value in documents:
+            if value is None:
+                self._writer.execute("DELETE FROM documents WHERE key = ?", (key,))
+            else:
+                self._writer.execute("INSERT OR REPLACE INTO documents VALUES (?, ?)", (key, value))
 
     def _remove(self, stream: int) -> None:
         execute = self._writer.execute

@@ -21,6 +21,7 @@ from headwater.storage.disk.records import (
     AppendRecord,
     CreateRecord,
     DamagedRecord,
+    KeepRecord,
     Record,
     decode,
     stream_of,
@@ -359,6 +360,8 @@ class Ends:
             self._ends[record.stream] = meta.at + len(record.data)
             if meta.source and self._end(meta.source) is None:
                 return f"it makes a fork of stream {meta.source}, which is not known"
+            return None
+        if isinstance(record, KeepRecord):
             return None
         end = self._end(record.stream)
         if end is None:

@@ -38,6 +38,7 @@ class Snapshot(msgspec.Struct):
     journal_from: int
     next_epoch: int
     started: float
+    documents: list[tuple[str, bytes | None]] = []
 
 
 def take(registry: Registry, journal_from: int) -> Snapshot:
@@ -61,7 +62,9 @@ def take(registry: Registry, journal_from: int) -> Snapshot:
     snapshot.removed = list(registry.removed)
     registry.removing = registry.removed
     registry.removed = set()
+    registry.saving = registry.dirty
     registry.dirty = {}
+    snapshot.documents = registry.documents.take()
     return snapshot
 
 
@@ -96,6 +99,7 @@ def write(
         journal_from=snapshot.journal_from,
         next_epoch=snapshot.next_epoch,
         metrics=metrics.dump(),
+        documents=snapshot.documents,
     )
     try:
         unused = catalog.apply(changes)
@@ -107,16 +111,19 @@ def write(
     return unused
 
 
-def succeeded(snapshot: Snapshot, registry: Registry) -> None:
-    """Drop from memory what the segment has now."""
+def succeeded(snapshot: Snapshot, registry: Registry, catalog: Catalog) -> None:
+    """Drop from memory what the segment and the catalog have now."""
     for saved in snapshot.saved:
         stream = saved.stream
         stream.saving = False
         before = stream.log.start
         stream.log.drop_before(saved.end)
+        stream.producers.saved(saved.producers, catalog)
         if not stream.deleted or stream.forks:
             registry.tail_bytes -= stream.log.start - before
     registry.removing = set()
+    registry.saving = {}
+    registry.documents.succeeded()
 
 
 def failed(snapshot: Snapshot, registry: Registry) -> None:
@@ -131,3 +138,5 @@ def failed(snapshot: Snapshot, registry: Registry) -> None:
             stream.unsaved_producers.setdefault(producer_id, state)  # type: ignore[arg-type] # as it was
     registry.removed |= registry.removing
     registry.removing = set()
+    registry.saving = {}
+    registry.documents.failed()

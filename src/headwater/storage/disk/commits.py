@@ -117,6 +117,11 @@ class GroupCommit:
     def idle(self) -> bool:
         return self._under_way is None and not self._operations
 
+    @property
+    def between_batches(self) -> bool:
+        """Nothing is being made durable, though something may wait to be."""
+        return self._under_way is None
+
     def add(self, record: list[bytes], operation: Operation) -> Commit:
         """Hand over an operation with its record."""
         self._operations.append(operation)

@@ -24,7 +24,7 @@ log: Final = logging.getLogger("headwater.disk")
 MERGE_AT: Final = 8
 _TIER: Final = 4
 _LARGE: Final = 256 * 1024 * 1024
-_MAX_EXTENT: Final = 64 * 1024 * 1024
+_MAX_EXTENT: Final = 8 * 1024 * 1024
 
 
 def choose(segments: list[tuple[int, int, int]]) -> list[int]:
@@ -83,7 +83,7 @@ def compact_if_needed(
         return []
     try:
         return compact(numbers, folder, segment, catalog, metrics)
-    except StoreError as error:
+    except (StoreError, FileNotFoundError) as error:
         log.error("compaction skips damaged segments numbers=%s error=%s", numbers, error)  # noqa: TRY400 - the error says it all
         damaged.update(numbers)
         return []

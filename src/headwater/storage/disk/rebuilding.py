@@ -30,6 +30,7 @@ class Rows(msgspec.Struct):
 
     streams: dict[int, StreamRow] = {}
     producers: dict[tuple[int, str], tuple[int, int]] = {}
+    documents: dict[str, bytes] = {}
     next_epoch: int = 1
     metrics: str | None = None
     complete: bool = False
@@ -111,6 +112,10 @@ def _read(db: sqlite3.Connection, rows: Rows) -> None:
     for stream, producer_id, epoch, seq in found:
         if all(isinstance(value, int) for value in (stream, epoch, seq)):
             rows.producers[stream, str(producer_id)] = (epoch, seq)
+    found, _ = _scan(db, "SELECT key, value FROM documents", "key")
+    for key, value in found:
+        if isinstance(key, str) and isinstance(value, bytes):
+            rows.documents[key] = value
     meta, _ = _scan(db, "SELECT key, value FROM meta", "key")
     for key, value in meta:
         if key == "next_epoch" and isinstance(value, int):
@@ -167,6 +172,7 @@ def write_catalog(folder: Path, rows: Rows, journals: Path) -> None:
                 if stream in rows.streams
             ],
         )
+        db.executemany("INSERT INTO documents VALUES (?, ?)", rows.documents.items())
         put_meta(db, "journal_from", min(journal_numbers(journals), default=1))
         put_meta(db, "next_epoch", max([rows.next_epoch, *(n + 1 for n in rows.streams)]))
         if rows.metrics is not None:

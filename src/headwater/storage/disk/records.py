@@ -7,11 +7,13 @@ All numbers are little-endian; the journal puts length and checksum before each 
     CREATE   meta length u32 | meta (msgpack) | first bytes
     APPEND   start u64 | time f64 | extras length u16 | extras (msgpack) | bytes
     DELETE   time f64
+    KEEP     documents (msgpack): key to value, nil for one that is gone; its stream is 0
 
 `start` is where the bytes belong in their stream. A record that is replayed over a state which has
 them already changes nothing.
 """
 
+from collections.abc import Mapping
 from struct import Struct as Layout
 from typing import Final
 
@@ -20,6 +22,7 @@ import msgspec
 CREATE: Final = 1
 APPEND: Final = 2
 DELETE: Final = 3
+KEEP: Final = 4
 
 _PREFIX: Final = Layout("<BQ")
 _APPEND: Final = Layout("<BQQdH")
@@ -80,11 +83,20 @@ class DeleteRecord(msgspec.Struct, frozen=True):
     now: float
 
 
-Record = CreateRecord | AppendRecord | DeleteRecord
+class KeepRecord(msgspec.Struct, frozen=True):
+    """Documents were kept or dropped, all of them at once."""
+
+    stream: int
+    """None, so 0."""
+    documents: dict[str, bytes | None]
+
+
+Record = CreateRecord | AppendRecord | DeleteRecord | KeepRecord
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_meta: Final = msgspec.msgpack.Decoder(CreateMeta).decode
 _decode_extras: Final = msgspec.msgpack.Decoder(AppendExtras).decode
+_decode_documents: Final = msgspec.msgpack.Decoder(dict[str, bytes | None]).decode
 NOTHING_ELSE: Final = AppendExtras()
 
 
@@ -115,6 +127,11 @@ def encode_delete(stream: int, now: float) -> list[bytes]:
     return [_DELETE.pack(DELETE, stream, now)]
 
 
+def encode_keep(documents: Mapping[str, bytes | None]) -> list[bytes]:
+    """Write documents."""
+    return [_PREFIX.pack(KEEP, 0) + _encode(documents)]
+
+
 def _parts(head: bytes, data: bytes) -> list[bytes]:
     return [head + data] if len(data) <= _SPLIT_BYTES else [head, data]
 
@@ -135,6 +152,8 @@ def decode(body: bytes) -> Record:
         if kind == DELETE:
             _, stream, now = _DELETE.unpack_from(body)
             return DeleteRecord(stream, now)
+        if kind == KEEP:
+            return KeepRecord(0, _decode_documents(body[_PREFIX.size :]))
     except Exception as error:
         raise DamagedRecord(f"a record of kind {kind} can't be read: {error}") from error
     raise DamagedRecord(f"records of kind {kind} are not known to this version")

@@ -29,6 +29,7 @@ from headwater.storage.disk.records import (
     CreateRecord,
     DamagedRecord,
     DeleteRecord,
+    KeepRecord,
     Record,
     decode,
 )
@@ -131,6 +132,9 @@ class Replay:
                 registry.put(stream)
                 registry.created(stream, record.data, closed=record.meta.closed)
                 self._touched[record.stream] = stream
+            return
+        if isinstance(record, KeepRecord):
+            registry.documents.kept(record.documents)
             return
         found = registry.numbered(record.stream)
         if found is None:

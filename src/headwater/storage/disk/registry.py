@@ -15,6 +15,7 @@ from headwater.protocol.lifecycle import StreamConfig
 from headwater.protocol.offsets import Lineage, Offset
 from headwater.protocol.producers import ProducerClaim, ProducerState
 from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.documents import Documents
 from headwater.storage.disk.records import AppendExtras, CreateMeta
 from headwater.storage.disk.streams import DiskStream, from_row
 
@@ -28,8 +29,11 @@ class Registry:
         self._by_number: dict[int, DiskStream] = {}
         self._deadlines: list[tuple[float, int]] = []
         self.next_epoch = next_epoch
+        self.documents = Documents(catalog)
         self.dirty: dict[int, DiskStream] = {}
         """Streams whose durable state the catalog does not have."""
+        self.saving: dict[int, DiskStream] = {}
+        """Likewise, and the checkpoint under way saves them."""
         self.removed: set[int] = set()
         """Streams that the catalog still has, but are gone."""
         self.removing: set[int] = set()
@@ -64,6 +68,28 @@ class Registry:
             return stream
         row = self._catalog.stream(number)
         return None if row is None else self._load(from_row(row, self._catalog))
+
+    def living(self, prefix: str, after: str, limit: int) -> list[DiskStream]:
+        """List durable streams in the order of their paths; those of the catalog stay there."""
+        rows = self._catalog.living(prefix, after, limit)
+        # Past the last row of a full page the catalog may have more: that is for the next page.
+        last = rows[-1].path if len(rows) == limit else None
+        found: dict[str, DiskStream] = {}
+        for row in rows:
+            if row.id not in self.removed and row.id not in self.removing:
+                found[row.path] = self._by_path.get(row.path) or from_row(row, self._catalog)
+        for stream in self._unsaved():
+            path = stream.path
+            if path > after and path.startswith(prefix) and (last is None or path <= last):
+                found[path] = stream
+        # A stream that is being created is not durable; one that is being deleted still is.
+        listed = [found[path] for path in sorted(found)]
+        return [s for s in listed if not s.deleted and not (s.unsettled and s.new)][:limit]
+
+    def _unsaved(self) -> Iterator[DiskStream]:
+        """Give the streams that the catalog may not have as they are."""
+        yield from self.saving.values()
+        yield from self.dirty.values()  # last: one may have taken the path of one being saved
 
     def _load(self, stream: DiskStream) -> DiskStream:
         stream.last_access = max(stream.last_access, self.oldest_access)

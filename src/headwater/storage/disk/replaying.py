@@ -20,6 +20,7 @@ from headwater.storage.disk.records import (
     CreateRecord,
     DamagedRecord,
     DeleteRecord,
+    KeepRecord,
     Record,
     decode,
 )
@@ -108,6 +109,9 @@ class SalvagingReplay:
     def _apply(self, record: Record) -> None:
         if isinstance(record, CreateRecord):
             self._create(record)
+            return
+        if isinstance(record, KeepRecord):
+            self._registry.documents.kept(record.documents)
             return
         stream = self._registry.numbered(record.stream)
         if isinstance(record, DeleteRecord):

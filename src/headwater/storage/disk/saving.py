@@ -74,6 +74,7 @@ class Saver:
         self._failed_at = float("-inf")
         self._damaged: set[int] = set()
         self._closing = False
+        self._evicting = False
         self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
         self.stuck: StoreUnwritable | None = None
         """Set while memory is full because a checkpoint failed: nothing more is taken in."""
@@ -87,7 +88,7 @@ class Saver:
             await self._saving
         if self._preparing is not None:
             await asyncio.wait([self._preparing])
-        if self._registry.dirty or self._registry.removed:
+        if self._unsaved():
             self._begin()
             if self._saving is not None:
                 await self._saving
@@ -108,8 +109,9 @@ class Saver:
             self._begin()
         elif written >= options.journal_bytes // 2:
             self._prepare(fill=True)
-        self._commits.held = (
-            registry.tail_bytes >= options.memory_budget and self._saving is not None
+        # A compaction may keep the thread busy, so that even the next file has to be waited for.
+        self._commits.held = registry.tail_bytes >= options.memory_budget and (
+            self._saving is not None or self._preparing is not None
         )
 
     def is_still_stuck(self) -> bool:
@@ -120,8 +122,12 @@ class Saver:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._options.checkpoint_seconds, self._tick)
-        if (self._registry.dirty or self._registry.removed) and self._commits.idle:
+        if self._unsaved() and self._commits.idle:
             self._begin()
+
+    def _unsaved(self) -> bool:
+        registry = self._registry
+        return bool(registry.dirty or registry.removed or registry.documents.unsaved)
 
     def _begin(self) -> None:
         """Turn to a new journal file, and save what the older ones hold."""
@@ -184,7 +190,7 @@ class Saver:
         self, snapshot: checkpoint.Snapshot, unused: list[int], error: Exception | None
     ) -> None:
         if error is None:
-            checkpoint.succeeded(snapshot, self._registry)
+            checkpoint.succeeded(snapshot, self._registry, self._catalog)
             self._metrics.checkpoints += 1
             self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
             self._forget(unused)
@@ -200,6 +206,16 @@ class Saver:
         if saving is not None:
             saving.set_result(None)
         self._commits.release()
+
+    def evict_soon(self) -> None:
+        """Let go of streams that were only looked at: not now, since the caller holds one."""
+        if not self._evicting:
+            self._evicting = True
+            self._loop.call_soon(self._evict)
+
+    def _evict(self) -> None:
+        self._evicting = False
+        self._registry.evict(self._options.max_loaded_streams)
 
     def _forget(self, segments: list[int]) -> None:
         """Delete segments: from here on nobody on the loop can look them up any more."""
@@ -222,8 +238,10 @@ class Saver:
         self._preparing = None
         error = preparing.exception()
         if error is not None:
-            log.error("no room for the next journal file error=%s", error)
-            return
-        self._next_journal = preparing.result()
-        if self._wanted and self._commits.idle and not self._closing:
-            self._begin()
+            log.error("no next journal file error=%s", error)
+        else:
+            self._next_journal = preparing.result()
+            if self._wanted and self._commits.between_batches and not self._closing:
+                self._begin()
+        if self._saving is None:
+            self._commits.release()

@@ -6,7 +6,7 @@ are durable. Reads go to the bytes in memory, then through the catalog to the se
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from time import time
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.errors import StoreNotOpen, StreamDamaged
+from headwater.errors import StoreDamaged, StoreNotOpen, StreamDamaged
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
 from headwater.protocol.forks import ForkOrigin, fork_point, inherited_expiry
@@ -48,6 +48,7 @@ from headwater.protocol.refusals import (
 )
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.commits import GroupCommit
+from headwater.storage.disk.documents import KeepOperation
 from headwater.storage.disk.files import DirectoryLock
 from headwater.storage.disk.journal import NO_ROOM, JournalWriter
 from headwater.storage.disk.metrics import Metrics
@@ -58,6 +59,7 @@ from headwater.storage.disk.records import (
     encode_append,
     encode_create,
     encode_delete,
+    encode_keep,
 )
 from headwater.storage.disk.recovery import recover
 from headwater.storage.disk.registry import (
@@ -148,7 +150,8 @@ class DiskStore(Store):
         self._commits.journal.close()
         if self._sync is not None:
             self._sync.close()
-        if not self._registry.dirty and self._commits.failure is None:
+        unsaved = self._registry.dirty or self._registry.documents.unsaved
+        if not unsaved and self._commits.failure is None:
             self._catalog.put("clean", 1)
         self._files.close()
         self._catalog.close()
@@ -372,7 +375,12 @@ class DiskStore(Store):
         for extent in self._catalog.extents(stream.number, begin, end):
             if extent.end <= begin:
                 continue
-            file = self._files.get(extent.segment)
+            try:
+                file = self._files.get(extent.segment)
+            except StoreDamaged as damage:
+                raise StreamDamaged(damage.file, damage.position, stream.number) from damage
+            except FileNotFoundError as missing:
+                raise StreamDamaged(missing.filename, 0, stream.number) from missing
             upto = min(end, extent.end)
             parts.append(file.read(extent, begin, upto))
             begin = upto
@@ -390,6 +398,33 @@ class DiskStore(Store):
     def watch(self, path: str, wake: Callable[[], None]) -> Callable[[], None]:
         return self._watchers.add(path, wake)
 
+    def observe(self, tell: Callable[[str], None]) -> Callable[[], None]:
+        return self._watchers.observe(tell)
+
+    async def streams(self, prefix: str, after: str, limit: int, now: float) -> list[StreamInfo]:
+        if not self._opened:
+            raise StoreNotOpen
+        while page := self._registry.living(prefix, after, limit):
+            living = [stream.info() for stream in page if not self._has_ended(stream, now)]
+            if living:
+                return living
+            after = page[-1].path
+        return []
+
+    # Documents
+
+    async def keep(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
+        if not self._opened:
+            raise StoreNotOpen
+        operation = KeepOperation(self._registry.documents, documents)
+        failure = await self._commits.add(encode_keep(documents), operation)
+        return None if failure is None else _unwritable(failure)
+
+    async def documents(self, prefix: str) -> dict[str, bytes]:
+        if not self._opened:
+            raise StoreNotOpen
+        return self._registry.documents.under(prefix)
+
     # What they share
 
     async def _find(self, path: str, now: float) -> DiskStream | None:
@@ -400,6 +435,8 @@ class DiskStore(Store):
             stream = self._registry.at(path)
             if stream is None:
                 return None
+            if len(self._registry) > self.options.max_loaded_streams:
+                self._saver.evict_soon()
             if stream.unsettled:
                 await self._settled(stream)
                 continue
@@ -408,6 +445,12 @@ class DiskStore(Store):
                     continue
                 return None  # it can't be removed, but it is not to be seen any more either
             return stream
+
+    def _has_ended(self, stream: DiskStream, now: float) -> bool:
+        """Tell whether a stream's time is over, without counting as an access."""
+        watched = stream.config.expiry.ttl is not None and stream.path in self._watchers
+        deadline = None if watched or not stream.expires else stream.deadline()
+        return deadline is not None and deadline <= now
 
     def _is_over(self, stream: DiskStream, now: float) -> bool:
         if stream.config.expiry.ttl is not None and stream.path in self._watchers:

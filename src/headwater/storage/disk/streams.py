@@ -5,6 +5,8 @@ Readers, checkpoints and answers go by the *durable* state. The bytes that no se
 the stream's `log`; whatever lies before them is found through the catalog.
 """
 
+from collections.abc import Mapping
+
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
 from headwater.protocol.expiry import Expiry
@@ -42,6 +44,15 @@ class Producers:
     def set(self, producer_id: str, state: ProducerState | None) -> None:
         """Accept a state, or take one back."""
         self._known[producer_id] = state
+
+    def saved(self, states: Mapping[str, tuple[int, int]], catalog: Catalog) -> None:
+        """Forget what the catalog has by now, so that sessions of the past don't add up."""
+        self._catalog = catalog
+        self._known = {
+            producer_id: state
+            for producer_id, state in self._known.items()
+            if state is not None and states.get(producer_id) != state
+        }
 
 
 class DiskStream:

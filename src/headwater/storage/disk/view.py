@@ -129,6 +129,7 @@ def take_view(folder: Path, scratch: Path, *, live: bool | None = None) -> Itera
 
 
 def _take(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> View:
+    damaged = 0
     for _ in range(_TRIES):
         try:
             view = _take_once(folder, scratch, held, live=live)
@@ -137,7 +138,9 @@ def _take(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> View:
             held.close()
             return _without_catalog(folder, scratch, held, str(error), live=live)
         if view is not None:
-            return view
+            if not live or damaged == _COPY_TRIES or not any(map(_looks_damaged, view.journals)):
+                return view
+            damaged += 1
         held.close()
         time.sleep(_PAUSE)
     raise StoreError(
@@ -155,7 +158,7 @@ def _take_once(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> V
             raise NewerFormat(str(folder / catalog.FILE), state.version, catalog.VERSION)
         first = state.journal_from
         numbers = [number for number in journal_numbers(folder / "journal") if number >= first]
-        journals = _copy_journals(folder, scratch, numbers, live=live)
+        journals = _copy_journals(folder, scratch, numbers)
         least = first if state.next_epoch > 1 else first - 1
         missing_journals = sorted({*range(first, max([*numbers, least]) + 1)} - set(journals))
         segments = open_segments(folder, state.segments, held)
@@ -194,7 +197,7 @@ def _without_catalog(
     folder: Path, scratch: Path, held: ExitStack, error: str, *, live: bool
 ) -> View:
     numbers = journal_numbers(folder / "journal")
-    journals = _copy_journals(folder, scratch, numbers, live=live)
+    journals = _copy_journals(folder, scratch, numbers)
     wanted = set(range(numbers[0], numbers[-1])) if numbers else set()
     return View(
         folder=folder,
@@ -208,29 +211,26 @@ def _without_catalog(
     )
 
 
-def _copy_journals(
-    folder: Path, scratch: Path, numbers: list[int], *, live: bool
-) -> dict[int, Path]:
+def _copy_journals(folder: Path, scratch: Path, numbers: list[int]) -> dict[int, Path]:
     """Copy the journal files that are there, the newest first."""
     for stale in (scratch / "journal").iterdir():
         stale.unlink()
     copies = {}
     for number in sorted(numbers, reverse=True):
         copy = journal_path(scratch / "journal", number)
-        for _ in range(_COPY_TRIES if live else 1):
-            try:
-                shutil.copyfile(journal_path(folder / "journal", number), copy)
-            except FileNotFoundError:
-                break
-            copies[number] = copy
-            # A batch that was written while its bytes were copied looks damaged: look again.
-            if never_used(copy) or not any(_is_damage(item) for item in read_journal(copy)):
-                break
+        try:
+            shutil.copyfile(journal_path(folder / "journal", number), copy)
+        except FileNotFoundError:
+            continue
+        copies[number] = copy
     return copies
 
 
-def _is_damage(item: object) -> bool:
-    return isinstance(item, Damage) and not item.torn
+def _looks_damaged(path: Path) -> bool:
+    """Tell a damaged copy: a batch that was written while it was copied looks so as well."""
+    return not never_used(path) and any(
+        isinstance(item, Damage) and not item.torn for item in read_journal(path)
+    )
 
 
 def open_segments(folder: Path, numbers: list[int], held: ExitStack) -> dict[int, OpenSegment]:

@@ -1,0 +1,308 @@
+"""From bytes to requests: HTTP/1.1 as httptools parses it, held to the limits.
+
+One `Incoming` belongs to one connection. It hands over each request once it has arrived whole, and
+what can't become a request as the problem that the client is told; behind that, and behind a
+request that is the last of its connection, it is deaf.
+"""
+
+import logging
+import re
+from typing import Any, Final, Protocol
+
+import httptools
+
+from headwater.server.messages import Head
+from headwater.server.problems import (
+    EXPECTATION_FAILED,
+    HEADERS_TOO_LARGE,
+    MALFORMED,
+    TOO_LARGE,
+    Overload,
+    Problem,
+    problem_of,
+)
+from headwater.server.wire import Wire
+
+log: Final = logging.getLogger("headwater.http")
+
+_MAX_LENGTH_DIGITS: Final = 18
+_LINE_OVERHEAD: Final = len(b":\r\n")
+_ABSOLUTE: Final = re.compile(rb"(https?)://(?:[^/?#@]*@)?([^/?#@]+)", re.IGNORECASE)
+
+
+class Receiver(Protocol):
+    """Who takes the requests of a connection."""
+
+    def accept(self, head: Head, body: bytes) -> None:
+        """Take a request that has arrived whole; its body counts as buffered until it is let go."""
+
+    def refuse(self, problem: Problem) -> None:
+        """Take a problem instead of a request; there will be no other."""
+
+    def expect_more(self) -> None:
+        """A head or a body has begun, and has not arrived whole."""
+
+    def invite_body(self) -> None:
+        """The client waits to be told that its body is welcome (100-continue)."""
+
+    def abort(self) -> None:
+        """Give up the connection after a failure of ours."""
+
+
+class _Deaf(Exception):
+    """Ends the parsing of what has arrived: nothing behind this point is looked at."""
+
+
+class Incoming:
+    """What arrives on one connection."""
+
+    __slots__ = (
+        "_body",
+        "_body_bytes",
+        "_completed",
+        "_deaf",
+        "_fed",
+        "_fresh",
+        "_head",
+        "_headers",
+        "_max_body_bytes",
+        "_max_buffered_bytes",
+        "_max_head_bytes",
+        "_packet_bytes",
+        "_parser",
+        "_receiver",
+        "_split",
+        "_uncounted",
+        "_url",
+        "_wire",
+        "in_head",
+        "receiving",
+    )
+
+    def __init__(self, wire: Wire, receiver: Receiver) -> None:
+        self._wire = wire
+        self._receiver = receiver
+        self._max_body_bytes = wire.settings.max_body_bytes
+        self._max_buffered_bytes = wire.settings.max_buffered_bytes
+        self._max_head_bytes = wire.settings.max_header_bytes
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._uncounted = 0
+        """Bytes of lines that are not in `_headers`: names that came again, and trailers."""
+        self._packet_bytes = 0
+        self._split = False
+        """Whether the present head came in more than one packet."""
+        self._fed = 0
+        """Bytes of the present head, or of lines behind it that are no body, as far as known."""
+        self._body: bytes | bytearray = b""
+        self._body_bytes = 0
+        self._head: Head | None = None
+        self._completed = 0
+        self._fresh = False
+        self._deaf = False
+        self.in_head = False
+        self.receiving = False
+        """Whether a request has begun and not ended."""
+
+    def feed(self, data: bytes) -> None:
+        """Take what has arrived."""
+        if self._deaf:
+            return
+        end = 0
+        if not self.receiving:
+            # A client that keeps its connection sends the same head again and again: one that was
+            # parsed before, followed by just its body, needs no parsing.
+            end = data.find(b"\r\n\r\n")
+            if end > 0:
+                end += 4
+                size = len(data) - end
+                wire = self._wire
+                known = wire.heads.find(data[:end], size)
+                if known is not None:
+                    if size:
+                        if wire.buffered + size > self._max_buffered_bytes:
+                            self._receiver.refuse(_too_much_buffered())
+                            return
+                        wire.buffered += size
+                    self._receiver.accept(known, data[end:])
+                    return
+        self._completed = 0
+        self._packet_bytes = len(data)
+        self._fed += len(data)
+        upgrade = -1
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            upgrade = error.args[0]
+        except httptools.HttpParserError as error:
+            self._fail(error)
+        if self._deaf:
+            return
+        if upgrade >= 0:
+            self._decline_upgrade(data[upgrade:])
+        elif self.receiving:
+            if self._fresh:
+                self._fresh = False
+                if self.in_head:
+                    self._split = True
+                    self._fed = self._head_bytes()  # the packet may hold requests before this one
+                self._receiver.expect_more()
+            if self._fed > self._max_head_bytes:
+                # It may be one endless line, which the parser keeps to itself.
+                self._receiver.refuse(HEADERS_TOO_LARGE)
+        elif end > 0 and self._completed == 1 and self._head is not None:
+            self._wire.heads.keep(data[:end], len(data) - end, self._head)
+
+    def stop(self) -> None:
+        """Be deaf to whatever else arrives, and let go of the half of a request that has."""
+        self._deaf = True
+        self.in_head = self.receiving = False
+        self._wire.buffered -= self._body_bytes
+        self._body_bytes = 0
+        self._body = b""
+
+    def close(self) -> None:
+        """Stop for good, and let go of what refers back here: no cycle is left to be collected."""
+        self.stop()
+        del self._parser, self._receiver
+
+    def _fail(self, error: httptools.HttpParserError) -> None:
+        if not isinstance(error, httptools.HttpParserCallbackError):
+            if not self._deaf:
+                self._receiver.refuse(MALFORMED)
+        elif not isinstance(error.__context__, _Deaf):
+            log.error("a connection failed", exc_info=error)
+            self.stop()
+            self._receiver.abort()
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Parse a request again as one that asks for no upgrade, so that its body is its body.
+
+        An upgrade may be ignored (RFC 9110, 7.8), but the parser takes what follows such a head for
+        another protocol.
+        """
+        lines = [b"%b: %b" % item for item in self._headers.items() if item[0] != b"upgrade"]
+        request_line = b"%b %b HTTP/%b" % (
+            self._parser.get_method(),
+            self._url,
+            self._parser.get_http_version().encode(),
+        )
+        self._parser = httptools.HttpRequestParser(self)
+        self.feed(b"\r\n".join((request_line, *lines, b"", rest)))
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._deaf:
+            raise _Deaf
+        self._url = b""
+        self._headers = {}
+        self._uncounted = 0
+        self._split = False
+        self.in_head = self.receiving = self._fresh = True
+
+    def on_url(self, url: bytes) -> None:
+        self._url = self._url + url if self._url else url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.in_head:
+            # A trailer: it counts like a header, but is none (RFC 9110, 6.5.1).
+            self._uncounted += len(name) + len(value) + _LINE_OVERHEAD
+            if self._uncounted > self._max_head_bytes:
+                self._refuse(HEADERS_TOO_LARGE)
+            return
+        name = name.lower()
+        value = value.rstrip()
+        headers = self._headers
+        if name in headers:
+            value = headers[name] + b", " + value
+            self._uncounted += len(name) + 1
+            if len(value) > self._max_head_bytes:  # or joining them would take ever longer
+                self._refuse(HEADERS_TOO_LARGE)
+        headers[name] = value
+
+    def _head_bytes(self) -> int:
+        """Count what has arrived of the present head, up to its last whole line."""
+        lines = sum(len(name) + len(value) for name, value in self._headers.items())
+        return len(self._url) + lines + _LINE_OVERHEAD * len(self._headers) + self._uncounted
+
+    def on_headers_complete(self) -> None:
+        self.in_head = False
+        self._fresh = True
+        may_be_large = self._split or self._packet_bytes > self._max_head_bytes
+        if may_be_large and self._head_bytes() > self._max_head_bytes:
+            self._refuse(HEADERS_TOO_LARGE)
+        self._fed = 0
+        headers = self._headers
+        length = headers.get(b"content-length")
+        if length is not None:
+            if not length.isdigit():
+                self._refuse(MALFORMED)
+            size = int(length) if len(length) <= _MAX_LENGTH_DIGITS else self._max_body_bytes + 1
+            if size > self._max_body_bytes:
+                self._refuse(TOO_LARGE)
+            if self._wire.buffered + size > self._max_buffered_bytes:
+                self._refuse(_too_much_buffered())
+        if b"expect" in headers and self._parser.get_http_version() != "1.0":
+            if headers[b"expect"].lower() != b"100-continue":
+                self._refuse(EXPECTATION_FAILED)
+            if not self._parser.should_upgrade():  # else it is parsed again, see above
+                self._receiver.invite_body()
+
+    def on_body(self, data: bytes) -> None:
+        if not self._body:
+            self._body = data
+        else:
+            if not isinstance(self._body, bytearray):
+                self._body = bytearray(self._body)
+            # Not a list of pieces: a client may send its body in pieces of a byte.
+            self._body += data
+        self._fed = 0
+        self._body_bytes += len(data)
+        self._wire.buffered += len(data)
+        if self._body_bytes > self._max_body_bytes:
+            self._refuse(TOO_LARGE)
+        if self._wire.buffered > self._max_buffered_bytes:
+            self._refuse(_too_much_buffered())
+
+    def on_message_complete(self) -> None:
+        parser = self._parser
+        method = parser.get_method().decode("latin-1")
+        tunnel = method == "CONNECT"
+        if b"upgrade" in self._headers and not tunnel and parser.should_upgrade():
+            return  # it is parsed again, see above
+        body = self._body
+        if body:
+            self._body = b""
+            self._body_bytes = 0
+        scheme = "http"
+        url = self._url
+        if not url.startswith(b"/") and (absolute := _ABSOLUTE.match(url)):
+            # RFC 9112, 3.2.2: such a target says more than the Host header does.
+            scheme = absolute[1].decode().lower()
+            self._headers[b"host"] = absolute[2]
+            url = url[absolute.end() :]
+            url = url if url.startswith(b"/") else b"/" + url
+        path, _, query = url.decode("latin-1").partition("?")
+        self._head = Head(
+            method,
+            path,
+            query,
+            self._headers,
+            scheme=scheme,
+            keep_alive=parser.should_keep_alive() and not tunnel,
+            chunked=parser.get_http_version() != "1.0",
+        )
+        self.receiving = False
+        self._completed += 1
+        self._receiver.accept(self._head, body if type(body) is bytes else bytes(body))
+
+    def _refuse(self, problem: Problem) -> None:
+        self._receiver.refuse(problem)
+        raise _Deaf
+
+
+def _too_much_buffered() -> Problem:
+    detail = "Too many request bodies are in memory; send this one again."
+    return problem_of(Overload("too-much-buffered", detail))

@@ -1,0 +1,1 @@
+"""Subscriptions: workers are woken when streams move (PROTOCOL 6, 7)."""

@@ -1,0 +1,148 @@
+"""The keys that webhooks are signed with, and the secret of the tokens, kept across restarts.
+
+The newest key signs. A key that was replaced stays published until whatever it has signed is too
+old to be accepted (PROTOCOL 6.5).
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from headwater.protocol.refusals import StoreUnwritable
+from headwater.server.subscriptions.tokens import unpadded
+from headwater.server.subscriptions.turns import Turns
+from headwater.storage.store import Store
+
+PREFIX: Final = "key/"
+_SECRET: Final = "secret/tokens"  # noqa: S105 - the name of a document
+MAX_KEYS: Final = 16
+
+
+class KeptKey(msgspec.Struct, frozen=True):
+    """A key as it is stored."""
+
+    private: bytes
+    created: float
+    retired: float | None = None
+
+
+class TooManyKeys(msgspec.Struct, frozen=True):
+    """So many keys were replaced lately that all of them are still needed."""
+
+    count: int
+
+
+class SigningKey:
+    """One Ed25519 key."""
+
+    __slots__ = ("_private", "kept", "kid", "public")
+
+    def __init__(self, kept: KeptKey) -> None:
+        self.kept = kept
+        self._private = Ed25519PrivateKey.from_private_bytes(kept.private)
+        self.public = unpadded(self._private.public_key().public_bytes_raw()).decode()
+        # RFC 8037: the thumbprint of the key, members in the order of their names.
+        thumbprint = f'{{"crv":"Ed25519","kty":"OKP","x":"{self.public}"}}'
+        self.kid = "ds_" + unpadded(hashlib.sha256(thumbprint.encode()).digest())[:22].decode()
+
+    def jwk(self) -> dict[str, str]:
+        """Write the public key as a JSON Web Key."""
+        return {
+            "kty": "OKP",
+            "crv": "Ed25519",
+            "kid": self.kid,
+            "use": "sig",
+            "alg": "EdDSA",
+            "x": self.public,
+        }
+
+    def sign(self, body: bytes, now: float) -> str:
+        """Write the `Webhook-Signature` of a body (PROTOCOL 7.1)."""
+        signature = self._private.sign(b"%d." % int(now) + body)
+        return f"t={int(now)},kid={self.kid},ed25519={unpadded(signature).decode()}"
+
+
+class Keys:
+    """All keys of a server."""
+
+    def __init__(self, store: Store, clock: Callable[[], float], overlap: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._overlap = overlap
+        self._keys: list[SigningKey] = []
+        self._turns = Turns()
+        self.secret = b""
+
+    async def load(self) -> None:
+        """Read what was kept."""
+        kept = await self._store.documents(PREFIX)
+        keys = [SigningKey(msgspec.msgpack.decode(raw, type=KeptKey)) for raw in kept.values()]
+        self._keys = sorted(keys, key=lambda key: (key.kept.retired is None, key.kept.created))
+        self.secret = (await self._store.documents(_SECRET)).get(_SECRET, b"")
+
+    async def ensure(self) -> StoreUnwritable | None:
+        """Make a key and a secret where there are none yet."""
+        if self._keys and self.secret:
+            return None
+        return await self._turns.run(self._ensure)
+
+    async def _ensure(self) -> StoreUnwritable | None:
+        if self._keys and self.secret:
+            return None
+        secret = os.urandom(32)
+        key = self._new()
+        refusal = await self._store.keep({_SECRET: secret, PREFIX + key.kid: _encode(key.kept)})
+        if refusal is None:
+            self.secret, self._keys = secret, [key]
+        return refusal
+
+    async def rotate(self) -> SigningKey | TooManyKeys | StoreUnwritable:
+        """Sign with a new key from now on; the old ones stay published for a while."""
+        return await self._turns.run(self._rotate)
+
+    async def _rotate(self) -> SigningKey | TooManyKeys | StoreUnwritable:
+        now = self._clock()
+        key = self._new()
+        changes: dict[str, bytes | None] = {PREFIX + key.kid: _encode(key.kept)}
+        keys = []
+        for old in self._keys:
+            if self._is_needed(old, now):
+                retired = now if old.kept.retired is None else old.kept.retired
+                keys.append(SigningKey(msgspec.structs.replace(old.kept, retired=retired)))
+                changes[PREFIX + old.kid] = _encode(keys[-1].kept)
+            else:
+                changes[PREFIX + old.kid] = None
+        if len(keys) >= MAX_KEYS:
+            return TooManyKeys(len(keys))
+        if not self.secret:
+            changes[_SECRET] = os.urandom(32)
+        refusal = await self._store.keep(changes)
+        if refusal is not None:
+            return refusal
+        self.secret = self.secret or changes[_SECRET] or b""
+        self._keys = [*keys, key]
+        return key
+
+    def _new(self) -> SigningKey:
+        return SigningKey(KeptKey(os.urandom(32), self._clock()))
+
+    def _is_needed(self, key: SigningKey, now: float) -> bool:
+        return key.kept.retired is None or now < key.kept.retired + self._overlap
+
+    @property
+    def current(self) -> SigningKey:
+        """The key that signs; there is one once `ensure` was asked."""
+        return self._keys[-1]
+
+    def published(self) -> list[SigningKey]:
+        """Give the keys that receivers may still need, the newest first."""
+        now = self._clock()
+        return [key for key in reversed(self._keys) if self._is_needed(key, now)]
+
+
+def _encode(key: KeptKey) -> bytes:
+    return msgspec.msgpack.encode(key)

@@ -1,0 +1,60 @@
+"""Tokens: who was woken may ack, and nobody else (PROTOCOL 12.9).
+
+A token is a JWT signed with HMAC-SHA256. It names the subscription, the wake and its generation;
+whether that wake is still the present one is for the subscription's state to say.
+"""
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Final
+
+import msgspec
+
+_HEADER: Final = b'{"alg":"HS256","typ":"JWT"}'
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """What a token says."""
+
+    sub: str
+    wake: str
+    gen: int
+    exp: int
+
+
+class BadToken(msgspec.Struct, frozen=True):
+    """The token is none of ours, for another subscription, or too old."""
+
+    expired: bool
+
+
+_decode: Final = msgspec.json.Decoder(Claims).decode
+
+
+def unpadded(data: bytes) -> bytes:
+    """Encode as base64url without padding, as JOSE does."""
+    return urlsafe_b64encode(data).rstrip(b"=")
+
+
+def mint(secret: bytes, claims: Claims) -> str:
+    """Write and sign a token."""
+    signed = unpadded(_HEADER) + b"." + unpadded(msgspec.json.encode(claims))
+    return (signed + b"." + unpadded(_sign(secret, signed))).decode()
+
+
+def verify(secret: bytes, token: str, subscription: str, now: float) -> Claims | BadToken:
+    """Read a token for a subscription."""
+    signed, _, signature = token.encode("latin-1", "replace").rpartition(b".")
+    # Compared in its encoded form, so that no second spelling of a signature is accepted.
+    if not hmac.compare_digest(signature, unpadded(_sign(secret, signed))):
+        return BadToken(expired=False)
+    payload = signed.rpartition(b".")[2]
+    claims = _decode(urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
+    if claims.sub != subscription:
+        return BadToken(expired=False)
+    return claims if claims.exp > now else BadToken(expired=True)
+
+
+def _sign(secret: bytes, data: bytes) -> bytes:
+    return hmac.new(secret, data, hashlib.sha256).digest()

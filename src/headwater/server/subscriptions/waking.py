@@ -1,0 +1,337 @@
+"""Waking: from a stream that has moved to a worker that knows, with retries and leases.
+
+Everything here runs in the turns of a subscription, but for the calls of webhooks: those run beside
+them, and come back with what became of them.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from headwater.protocol import subscriptions as rules
+from headwater.protocol.lifecycle import Append
+from headwater.protocol.links import Link, beginning
+from headwater.protocol.offsets import START, Offset
+from headwater.protocol.refusals import StoreUnwritable
+from headwater.server.problems import problem_of
+from headwater.server.subscriptions.addresses import Rejected, Rules, check_url
+from headwater.server.subscriptions.keys import Keys
+from headwater.server.subscriptions.subscription import Draft, Subscription
+from headwater.server.subscriptions.tokens import Claims, mint
+from headwater.server.subscriptions.webhooks import Answer, Caller, Undelivered
+from headwater.storage.store import Appended, Store, StreamInfo
+
+log: Final = logging.getLogger("headwater.subscriptions")
+
+MAX_LISTED: Final = 1000
+"""Streams in one wake; what is left out has the next one."""
+_TOKEN_SECONDS: Final = 24 * 3600
+_MAX_ERROR: Final = 300
+
+
+class StreamStatus(msgspec.Struct, frozen=True):
+    """A stream as a woken worker is told of it."""
+
+    path: str
+    link_type: str
+    acked_offset: str
+    tail_offset: str
+    has_pending: bool
+
+
+class Snapshot(NamedTuple):
+    """What one wake tells: the streams, and where they ended when it did."""
+
+    streams: list[StreamStatus]
+    tails: dict[str, Offset]
+
+
+class _Reply(msgspec.Struct):
+    """What a webhook may answer."""
+
+    done: bool = False
+
+
+class Waking:
+    """Wakes the workers of all subscriptions."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+        keys: Keys,
+        caller: Caller,
+        url_rules: Rules,
+        *,
+        attempts: int,
+        concurrency: int,
+    ) -> None:
+        self._store = store
+        self.clock = clock
+        self._chance = chance
+        self.keys = keys
+        self._caller = caller
+        self._url_rules = url_rules
+        self._attempts = attempts
+        self._slots = asyncio.Semaphore(concurrency)
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    async def stop(self) -> None:
+        """Give up the calls that are under way: they are made again after the next start."""
+        self._stopped = True
+        for task in tuple(self._deliveries):
+            task.cancel()
+        if self._deliveries:
+            await asyncio.wait(tuple(self._deliveries))
+
+    # A turn, from beginning to end
+
+    async def settled(self, sub: Subscription) -> Draft:
+        """Begin a change with everything that has moved taken in."""
+        draft = Draft(sub)
+        now = self.clock()
+        moved, sub.moved = sub.moved, set()
+        draft.settled = moved
+        for path in moved:
+            link = draft.link(path)
+            glob = sub.follows(path)
+            if link is None and not glob:
+                continue
+            info = await self._store.head(path, now)
+            if isinstance(info, StreamInfo):
+                if link is None or link.incarnation != info.incarnation:
+                    explicit = link is not None and link.explicit
+                    acked = beginning(info.config.origin)
+                    draft.put(path, Link(acked, info.incarnation, explicit, glob))
+                sub.tails[path] = info.tail
+            elif link is not None:
+                # Another stream may come to this path: that one is linked at its beginning.
+                draft.put(path, Link(START, 0, True, glob=False) if link.explicit else None)
+                sub.tails.pop(path, None)
+        if rules.lease_is_over(draft.state, now):
+            draft.state = rules.to_idle(draft.state)
+        return draft
+
+    async def go_on(self, draft: Draft) -> StoreUnwritable | None:
+        """End a change: with something to do and nobody at it, a worker is woken."""
+        sub = draft.sub
+        if draft.state.phase == "idle" and next(draft.pending(), None) is not None:
+            draft.state = rules.wake(draft.state, self.new_wake_id(), self.clock())
+        refusal = await draft.commit(self._store)
+        if refusal is None:
+            await self._announce(sub)
+        self._arm(sub)
+        return refusal
+
+    @staticmethod
+    def new_wake_id() -> str:
+        return "w_" + secrets.token_urlsafe(15)
+
+    def token(self, sub: Subscription, state: rules.State) -> str:
+        """Write the token of a wake."""
+        exp = int(self.clock() + sub.config.lease_seconds + _TOKEN_SECONDS)
+        return mint(self.keys.secret, Claims(sub.id, state.wake_id, state.generation, exp))
+
+    # What happens by itself
+
+    def later(self, sub: Subscription, seconds: float) -> None:
+        """Come back to a subscription after a while."""
+        sub.disarm()
+        if not sub.deleted and not self._stopped:
+            loop = asyncio.get_running_loop()
+            sub.timer = loop.call_later(seconds, self._ring, sub)
+
+    def _arm(self, sub: Subscription) -> None:
+        due = rules.deadline(sub.state)
+        if sub.deleted or due is None or sub.delivering == sub.state.wake_id != "":
+            sub.disarm()
+        else:
+            self.later(sub, max(0.0, due - self.clock()))
+
+    def _ring(self, sub: Subscription) -> None:
+        sub.timer = None
+        sub.turns.post(lambda: self._tick(sub))
+
+    async def _tick(self, sub: Subscription) -> None:
+        if sub.deleted:
+            return
+        state = sub.state
+        if state.phase == "due" and sub.config.type == "webhook":
+            if state.next_attempt_at <= self.clock() and sub.delivering != state.wake_id:
+                self._start(sub)
+            else:
+                self._arm(sub)
+            return
+        refusal = await self.go_on(await self.settled(sub))
+        if refusal is not None:
+            self.later(sub, 1.0)
+
+    # Pull-wake: an event in the wake stream
+
+    async def _announce(self, sub: Subscription) -> None:
+        """Write the wake event that is due.
+
+        That it was written is not written down: after a restart it is written once more, which
+        only makes workers ask once more.
+        """
+        state, wake_stream = sub.state, sub.config.wake_stream
+        now = self.clock()
+        if wake_stream is None or state.phase != "due" or state.next_attempt_at > now:
+            return
+        event = {
+            "type": "wake",
+            "subscription_id": sub.id,
+            "stream": next(Draft(sub).pending(), ""),
+            "generation": state.generation,
+            "ts": int(now * 1000),
+        }
+        request = Append("application/json", msgspec.json.encode(event))
+        outcome = await self._store.append(wake_stream, request, now)
+        if isinstance(outcome, Appended):
+            sub.state = rules.delivered(sub.config, state, state.wake_id, now) or state
+        else:
+            await self._failed(sub, state.wake_id, problem_of(outcome).detail)
+
+    # Webhooks
+
+    def _start(self, sub: Subscription) -> None:
+        if not self._stopped:
+            sub.delivering = sub.state.wake_id
+            task = asyncio.get_running_loop().create_task(self._deliver(sub, sub.delivering))
+            self._deliveries.add(task)
+            task.add_done_callback(self._deliveries.discard)
+
+    async def _deliver(self, sub: Subscription, wake_id: str) -> None:
+        """Call a webhook with a wake, and take back what came of it."""
+        try:
+            async with self._slots:
+                prepared = await sub.turns.run(lambda: self._prepare(sub, wake_id))
+                if prepared is None:
+                    return
+                snapshot, body = prepared
+                started = self.clock()
+                outcome = await self._call(sub, body)
+            await sub.turns.run(lambda: self._delivered(sub, wake_id, snapshot, started, outcome))
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("delivery failed id=%s", sub.id)
+        finally:
+            if sub.delivering == wake_id:
+                sub.delivering = ""
+                if not self._stopped:
+                    self._arm(sub)
+
+    async def _prepare(self, sub: Subscription, wake_id: str) -> tuple[Snapshot, bytes] | None:
+        state = sub.state
+        if sub.deleted or state.phase != "due" or state.wake_id != wake_id:
+            return None
+        draft = await self.settled(sub)
+        if await draft.commit(self._store) is not None:
+            return None
+        snapshot = self.snapshot(draft)
+        body = {
+            "subscription_id": sub.id,
+            "wake_id": wake_id,
+            "generation": state.generation,
+            "streams": snapshot.streams,
+            "callback_url": f"{sub.base_url}__ds/subscriptions/{quote(sub.id, safe='')}/callback",
+            "callback_token": self.token(sub, state),
+        }
+        return snapshot, msgspec.json.encode(body)
+
+    async def _call(self, sub: Subscription, body: bytes) -> Answer | Undelivered:
+        target = check_url(sub.config.webhook_url or "", self._url_rules)
+        if isinstance(target, Rejected):
+            return Undelivered(f"the webhook may not be called: {target.reason}")
+        headers = {
+            "Content-Type": "application/json",
+            "Webhook-Signature": self.keys.current.sign(body, self.clock()),
+        }
+        return await self._caller.post(target, headers, body, sub.config.lease_seconds)
+
+    async def _delivered(
+        self,
+        sub: Subscription,
+        wake_id: str,
+        snapshot: Snapshot,
+        started: float,
+        outcome: Answer | Undelivered,
+    ) -> None:
+        sub.delivering = ""
+        if sub.deleted:
+            return
+        if isinstance(outcome, Undelivered) or not 200 <= outcome.status < 300:
+            reason = (
+                outcome.reason
+                if isinstance(outcome, Undelivered)
+                else f"the webhook answered {outcome.status}"
+            )
+            await self._failed(sub, wake_id, reason)
+            self._arm(sub)
+            return
+        draft = await self.settled(sub)
+        state = rules.delivered(sub.config, draft.state, wake_id, started)
+        if state is not None:
+            draft.state = state
+            if _is_done(outcome.body):
+                for path, tail in snapshot.tails.items():
+                    advance(draft, path, tail)
+                draft.state = rules.to_idle(state)
+        refusal = await self.go_on(draft)
+        if refusal is not None:
+            self.later(sub, 1.0)
+
+    async def _failed(self, sub: Subscription, wake_id: str, reason: str) -> None:
+        draft = Draft(sub)
+        now, chance = self.clock(), self._chance()
+        state = rules.failed(draft.state, wake_id, reason[:_MAX_ERROR], now, chance, self._attempts)
+        if state is None:
+            return
+        draft.state = state
+        log.warning(
+            "wake not delivered id=%s generation=%d attempts=%d status=%s reason=%s",
+            *(sub.id, state.generation, state.attempts, rules.status(state), reason[:_MAX_ERROR]),
+        )
+        if await draft.commit(self._store) is not None:
+            sub.state = state  # it can't be written now, but must not be tried without a pause
+
+    def snapshot(self, draft: Draft) -> Snapshot:
+        """List the streams for a worker: those with something to do first, and not too many."""
+        sub = draft.sub
+        streams: list[StreamStatus] = []
+        tails: dict[str, Offset] = {}
+        for path in sorted(draft.pending())[:MAX_LISTED]:
+            link = sub.links[path]
+            tails[path] = sub.tails[path]
+            streams.append(
+                StreamStatus(path, link.type, str(link.acked), str(tails[path]), has_pending=True)
+            )
+        for path, link in sub.links.items():
+            if len(streams) >= MAX_LISTED:
+                break
+            if path not in tails:
+                at = str(link.acked)
+                streams.append(StreamStatus(path, link.type, at, at, has_pending=False))
+        return Snapshot(streams, tails)
+
+
+def advance(draft: Draft, path: str, offset: Offset) -> None:
+    """Move a link on; it never goes back."""
+    link = draft.link(path)
+    if link is not None and link.acked < offset:
+        draft.put(path, link._replace(acked=offset))
+
+
+def _is_done(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=_Reply).done
+    except msgspec.DecodeError:
+        return False  # any answer will do: the webhook calls back when it is done

@@ -1,0 +1,149 @@
+"""Calling a webhook: one POST over a connection of its own, to an address that was checked.
+
+The name is resolved once, and the connection goes to the address that was looked at: a name that
+resolves to something else a moment later changes nothing. Redirects are not followed, and neither
+a slow nor an endless answer holds anything up.
+"""
+
+import asyncio
+import ssl
+from typing import Final, NamedTuple
+
+import httptools
+
+from headwater import __version__
+from headwater.server.subscriptions.addresses import Rejected, Rules, Target, check_address
+
+MAX_ANSWER_BYTES: Final = 64 * 1024
+_MAX_HEAD_BYTES: Final = 16 * 1024
+_PIECE_BYTES: Final = 16 * 1024
+
+
+class Answer(NamedTuple):
+    """What a webhook has answered."""
+
+    status: int
+    body: bytes
+
+
+class Undelivered(NamedTuple):
+    """Why a webhook could not be called, or did not answer."""
+
+    reason: str
+
+
+class Caller:
+    """Calls webhooks by the rules of the operator."""
+
+    def __init__(self, rules: Rules, timeout: float, ca_file: str) -> None:
+        self._rules = rules
+        self._timeout = timeout
+        self._ca_file = ca_file
+        self._tls: ssl.SSLContext | None = None
+
+    async def post(
+        self, target: Target, headers: dict[str, str], body: bytes, seconds: float
+    ) -> Answer | Undelivered:
+        """Send one request; runs in a task, and always ends in time."""
+        try:
+            async with asyncio.timeout(min(seconds, self._timeout)):
+                address = await self._resolve(target)
+                if isinstance(address, Undelivered):
+                    return address
+                return await self._exchange(target, address, headers, body)
+        except TimeoutError:
+            return Undelivered("it did not answer in time")
+        except ssl.SSLError as error:
+            return Undelivered(f"TLS failed: {error.reason or error}")
+        except (OSError, asyncio.IncompleteReadError) as error:
+            return Undelivered(f"the connection failed: {error}")
+        except httptools.HttpParserError:
+            return Undelivered("its answer is not HTTP")
+
+    async def _resolve(self, target: Target) -> str | Undelivered:
+        """Find an address that may be called."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(target.host, target.port, type=1)
+        except OSError as error:
+            return Undelivered(f"'{target.host}' can't be resolved: {error.strerror or error}")
+        refused: Rejected | None = None
+        for *_, place in found:
+            address = str(place[0])
+            refused = check_address(address, target, self._rules)
+            if refused is None:
+                return address
+        why = refused.reason if refused is not None else "there is no address"
+        return Undelivered(f"'{target.host}' may not be called: {why}")
+
+    async def _exchange(
+        self, target: Target, address: str, headers: dict[str, str], body: bytes
+    ) -> Answer | Undelivered:
+        secure = target.scheme == "https"
+        reader, writer = await asyncio.open_connection(
+            address,
+            target.port,
+            ssl=self._context() if secure else None,
+            server_hostname=target.host if secure else None,
+        )
+        try:
+            writer.write(_head(target, headers, len(body)) + body)
+            await writer.drain()
+            return await _answer(reader)
+        finally:
+            writer.transport.abort()  # nothing is waited for that the other side could put off
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context(cafile=self._ca_file or None)
+        return self._tls
+
+
+def _head(target: Target, headers: dict[str, str], length: int) -> bytes:
+    lines = [
+        f"POST {target.path} HTTP/1.1",
+        f"Host: {target.authority}",
+        f"User-Agent: headwater/{__version__}",
+        "Accept: application/json",
+        "Connection: close",
+        f"Content-Length: {length}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+
+class _Reading:
+    """What the parser has found so far."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.headed = False
+        self.complete = False
+
+    def on_headers_complete(self) -> None:
+        self.headed = True
+
+    def on_body(self, piece: bytes) -> None:
+        self.body += piece
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+async def _answer(reader: asyncio.StreamReader) -> Answer | Undelivered:
+    reading = _Reading()
+    parser = httptools.HttpResponseParser(reading)
+    received = 0
+    while not reading.complete:
+        piece = await reader.read(_PIECE_BYTES)
+        if not piece:
+            break  # without a length the end of the connection is the end of the answer
+        received += len(piece)
+        parser.feed_data(piece)
+        if not reading.headed and received > _MAX_HEAD_BYTES:
+            return Undelivered("the head of its answer is too long")
+        if len(reading.body) > MAX_ANSWER_BYTES:
+            return Undelivered(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+    if not reading.headed:
+        return Undelivered("it closed the connection without an answer")
+    return Answer(parser.get_status_code(), bytes(reading.body))

@@ -1,0 +1,258 @@
+"""The state machine of subscriptions, as tables and as a random walk."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
+
+from headwater.protocol import subscriptions as s
+from headwater.protocol.links import Link, beginning
+from headwater.protocol.offsets import START, Offset
+
+NOW = 1_000.0
+PULL = s.Config("pull-wake", "a/*", (), None, "wake", 2_000, None)
+HOOK = s.Config("webhook", "a/*", (), "https://x.example/", None, 2_000, None)
+DUE = s.State(7, "due", "w_7", next_attempt_at=NOW)
+LEASED = s.State(7, "leased", "w_7", "one", NOW + 2)
+
+
+def asked(**changes: object) -> s.ConfigRequest:
+    given = s.ConfigRequest("pull-wake", pattern="a/*", wake_stream="wake")
+    return structs.replace(given, **changes)
+
+
+class TestNormalForm:
+    """`normalise` and the fingerprint."""
+
+    def test_order_repetition_and_outer_slashes_do_not_matter(self) -> None:
+        one = s.normalise(asked(streams=["/b", "a/x", "b/"]), 100)
+        two = s.normalise(asked(streams=["a/x", "b"]), 100)
+        assert isinstance(one, s.Config)
+        assert isinstance(two, s.Config)
+        assert one.fingerprint() == two.fingerprint()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"pattern": "b/*"},
+            {"streams": ["x"]},
+            {"wake_stream": "other"},
+            {"lease_ttl_ms": 1000},
+            {"description": "other"},
+        ],
+    )
+    def test_everything_counts(self, change: dict[str, object]) -> None:
+        one, two = s.normalise(asked(), 100), s.normalise(asked(**change), 100)
+        assert isinstance(one, s.Config)
+        assert isinstance(two, s.Config)
+        assert one.fingerprint() != two.fingerprint()
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"pattern": None}, "neither a pattern nor streams"),
+            ({"lease_ttl_ms": 999}, "lease_ttl_ms"),
+            ({"lease_ttl_ms": 600_001}, "lease_ttl_ms"),
+            ({"wake_stream": None}, "needs wake_stream"),
+            ({"wake_stream": "__ds/x"}, "reserved"),
+            ({"streams": ["a//b"]}, "empty"),
+            ({"streams": ["../b"]}, ".."),
+            ({"streams": ["wake"]}, "wake stream"),
+            ({"pattern": "x" * 200}, "longer than 100"),
+            ({"description": "x" * 2000}, "description"),
+            ({"type": "webhook"}, "webhook.url"),
+        ],
+    )
+    def test_what_can_not_work_is_refused(self, change: dict[str, object], reason: str) -> None:
+        refused = s.normalise(asked(**change), 100)
+        assert isinstance(refused, s.BadConfig)
+        assert reason in refused.reason
+
+
+class TestClaiming:
+    """`claim`."""
+
+    @pytest.mark.parametrize("phase", ["due", "waking"])
+    def test_a_wake_is_claimed_with_its_generation(self, phase: s.Phase) -> None:
+        state = s.State(7, phase, "w_7")
+        claimed = s.claim(PULL, state, "one", "w_8", NOW, pending=True)
+        assert claimed == LEASED
+
+    @pytest.mark.parametrize(
+        "state", [s.State(7), s.State(7, "dead"), structs.replace(LEASED, lease_until=NOW)]
+    )
+    def test_without_a_wake_a_new_one_begins(self, state: s.State) -> None:
+        claimed = s.claim(PULL, state, "one", "w_8", NOW, pending=True)
+        assert claimed == s.State(8, "leased", "w_8", "one", NOW + 2)
+
+    def test_a_lease_keeps_everyone_out(self) -> None:
+        for worker in ("one", "two"):
+            refused = s.claim(PULL, LEASED, worker, "w_8", NOW, pending=True)
+            assert refused == s.AlreadyClaimed("one", 7)
+
+    def test_without_work_nothing_is_claimed(self) -> None:
+        assert s.claim(PULL, DUE, "one", "w_8", NOW, pending=False) == s.NothingPending()
+
+
+class TestFencing:
+    """`fence`: all of token, generation and wake must be the present ones."""
+
+    @pytest.mark.parametrize("state", [DUE, LEASED])
+    def test_the_present_wake_passes(self, state: s.State) -> None:
+        assert s.fence(state, 7, 7, "w_7", NOW) is None
+
+    @pytest.mark.parametrize(
+        ("state", "token", "generation", "wake_id", "now"),
+        [
+            (LEASED, 6, 7, "w_7", NOW),
+            (LEASED, 7, 6, "w_7", NOW),
+            (LEASED, 7, 7, "w_6", NOW),
+            (LEASED, 7, 7, "w_7", NOW + 2),
+            (s.State(7), 7, 7, "w_7", NOW),
+            (s.State(7), 7, 7, "", NOW),
+            (s.State(7, "waking", "w_7"), 7, 7, "w_7", NOW),
+            (s.State(7, "dead"), 7, 7, "", NOW),
+        ],
+    )
+    def test_anything_else_is_fenced(
+        self, state: s.State, token: int, generation: int, wake_id: str, now: float
+    ) -> None:
+        assert s.fence(state, token, generation, wake_id, now) == s.Fenced(7)
+
+
+class TestDelivering:
+    """`delivered` and `failed`."""
+
+    def test_a_webhook_that_accepts_has_a_lease_from_when_it_was_called(self) -> None:
+        assert s.delivered(HOOK, DUE, "w_7", NOW) == s.State(7, "leased", "w_7", "webhook", NOW + 2)
+
+    def test_a_wake_event_waits_to_be_claimed(self) -> None:
+        assert s.delivered(PULL, DUE, "w_7", NOW) == s.State(7, "waking", "w_7")
+
+    def test_what_comes_back_for_an_older_wake_changes_nothing(self) -> None:
+        assert s.delivered(HOOK, DUE, "w_6", NOW) is None
+        assert s.delivered(HOOK, LEASED, "w_7", NOW) is None
+        assert s.failed(DUE, "w_6", "no", NOW, 0.5, 9) is None
+
+    def test_a_failure_is_retried_later_with_the_same_wake(self) -> None:
+        state = s.failed(DUE, "w_7", "refused", NOW, 0.5, 9)
+        assert state == s.State(
+            7, "due", "w_7", attempts=1, next_attempt_at=NOW + 1, last_error="refused"
+        )
+        assert s.status(state) == "failed"
+        assert s.deadline(state) == NOW + 1
+
+    def test_after_the_last_attempt_it_is_dead(self) -> None:
+        state = structs.replace(DUE, attempts=8)
+        dead = s.failed(state, "w_7", "refused", NOW, 0.5, 9)
+        assert dead == s.State(7, "dead", attempts=9, last_error="refused")
+        assert (s.status(dead), s.deadline(dead)) == ("dead", None)
+
+    @given(st.integers(1, 10_000), st.floats(0, 1))
+    def test_pauses_grow_from_one_second_to_sixty(self, attempts: int, chance: float) -> None:
+        delay = s.retry_delay(attempts, chance)
+        middle = min(60, 2 ** min(attempts - 1, 10))
+        assert 1 <= delay <= 60
+        assert 0.8 * middle <= delay <= 1.2 * middle
+
+    def test_the_middle_of_the_pauses_doubles(self) -> None:
+        delays = [s.retry_delay(attempt, 0.5) for attempt in range(1, 9)]
+        assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+class TestLinks:
+    """What is pending."""
+
+    @pytest.mark.parametrize(
+        ("acked", "tail", "pending"),
+        [
+            (START, Offset(3, 0), False),
+            (START, Offset(3, 1), True),
+            (Offset(3, 1), Offset(3, 1), False),
+            (Offset(3, 1), Offset(3, 2), True),
+            (Offset(3, 9), Offset(5, 0), False),
+            (Offset(3, 9), Offset(5, 1), True),
+        ],
+    )
+    def test_pending(self, acked: Offset, tail: Offset, pending: bool) -> None:
+        link = Link(acked, 3, explicit=False, glob=True)
+        assert link.has_pending(tail) is pending
+
+    def test_a_plain_stream_begins_at_the_start(self) -> None:
+        assert beginning(None) == START
+
+
+class Walk(RuleBasedStateMachine):
+    """Workers, failures and time in any order: generations grow, one wake is one holder's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = NOW
+        self.state = s.State()
+        self.holder: tuple[str, int, str] | None = None
+        self.seen: dict[int, str] = {}
+        self.wakes = 0
+
+    def _next(self, state: s.State | None) -> None:
+        if state is not None:
+            assert state.generation >= self.state.generation
+            self.state = state
+        if self.state.wake_id:
+            assert self.seen.setdefault(self.state.generation, self.state.wake_id) == (
+                self.state.wake_id
+            )
+
+    def _id(self) -> str:
+        self.wakes += 1
+        return f"w_{self.wakes}"
+
+    @rule()
+    def wake(self) -> None:
+        if self.state.phase == "idle":
+            self._next(s.wake(self.state, self._id(), self.now))
+
+    @rule(worker=st.sampled_from("abc"))
+    def claim(self, worker: str) -> None:
+        claimed = s.claim(PULL, self.state, worker, self._id(), self.now, pending=True)
+        if isinstance(claimed, s.State):
+            assert self.holder is None or s.fence(self.state, *self.holder_claims(), self.now)
+            self.holder = (worker, claimed.generation, claimed.wake_id)
+            self._next(claimed)
+        else:
+            assert claimed == s.AlreadyClaimed(self.state.holder, self.state.generation)
+
+    def holder_claims(self) -> tuple[int, int, str]:
+        assert self.holder is not None
+        return self.holder[1], self.holder[1], self.holder[2]
+
+    @rule(done=st.booleans())
+    def ack(self, done: bool) -> None:
+        if self.holder and s.fence(self.state, *self.holder_claims(), self.now) is None:
+            after = s.to_idle(self.state) if done else s.extend(PULL, self.state, self.now)
+            self._next(after)
+            assert done == bool(s.fence(self.state, *self.holder_claims(), self.now))
+
+    @rule(chance=st.floats(0, 1))
+    def fail(self, chance: float) -> None:
+        self._next(s.failed(self.state, self.state.wake_id, "no", self.now, chance, 4))
+
+    @rule()
+    def deliver(self) -> None:
+        self._next(s.delivered(PULL, self.state, self.state.wake_id, self.now))
+
+    @rule(seconds=st.floats(0, 5))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        if s.lease_is_over(self.state, self.now):
+            self._next(s.to_idle(self.state))
+
+    @invariant()
+    def a_holder_has_a_wake(self) -> None:
+        if self.state.phase in {"due", "waking", "leased"}:
+            assert self.state.wake_id
+        if self.state.phase == "leased":
+            assert self.state.holder
+
+
+TestWalk = Walk.TestCase

@@ -1,0 +1,162 @@
+"""The catalog: a checkpoint changes it as a whole, and it counts what is still needed."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.storage.disk.catalog import Catalog, Changes, StreamRow
+from headwater.storage.disk.segments import Extent
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    catalog = Catalog(tmp_path)
+    yield catalog
+    catalog.close()
+
+
+def row(number: int, path: str = "", *, deadline: float | None = None, end: int = 0) -> StreamRow:
+    return StreamRow(
+        id=number,
+        path=path or f"stream/{number}",
+        content_type="text/plain",
+        ttl=None,
+        expires_at=None,
+        instant=None,
+        last_access=1.0,
+        deadline=deadline,
+        start=0,
+        end=end,
+        closed=0,
+        closed_by=None,
+        last_seq=None,
+        deleted=0,
+        forks=0,
+        source=0,
+        origin=None,
+        inherited=None,
+    )
+
+
+def changes(
+    *rows: StreamRow,
+    producers: list[tuple[int, str, int, int]] | None = None,
+    removed: list[int] | None = None,
+    extents: list[Extent] | None = None,
+    segment: int = 1,
+    journal_from: int = 2,
+) -> Changes:
+    size = sum(extent.length for extent in extents or [])
+    return Changes(
+        list(rows),
+        producers or [],
+        removed or [],
+        extents or [],
+        size,
+        segment,
+        journal_from,
+        100,
+        "{}",
+    )
+
+
+def test_a_new_catalog_starts_with_the_first_journal(catalog: Catalog) -> None:
+    assert (catalog.meta("journal_from"), catalog.meta("next_epoch")) == (1, 1)
+    assert catalog.counts() == {"streams": 0, "producers": 0, "extents": 0, "segments": 0}
+
+
+def test_streams_are_found_by_path_and_by_number(catalog: Catalog) -> None:
+    catalog.apply(changes(row(7, "a/b"), row(8)))
+    assert catalog.stream_at("a/b") == catalog.stream(7) == row(7, "a/b")
+    assert catalog.stream_at("a/c") is None
+    assert catalog.meta("journal_from") == 2
+
+
+def test_a_path_goes_to_the_next_stream_in_one_step(catalog: Catalog) -> None:
+    catalog.apply(changes(row(1, "p"), extents=[Extent(1, 0, 5, 1, 50)]))
+    unused = catalog.apply(changes(row(2, "p"), removed=[1], segment=2))
+    assert catalog.stream_at("p") == row(2, "p")
+    assert catalog.stream(1) is None
+    assert unused == [1]
+    assert catalog.counts()["extents"] == 0
+
+
+def test_a_change_that_fails_changes_nothing(catalog: Catalog) -> None:
+    catalog.apply(changes(row(1), extents=[Extent(1, 0, 5, 1, 50)]))
+    clash = [Extent(1, 5, 5, 2, 50), Extent(1, 0, 5, 2, 90)]
+    with pytest.raises(sqlite3.IntegrityError):
+        catalog.apply(changes(row(1, end=10), row(2), extents=clash, segment=2, journal_from=9))
+    assert catalog.stream(2) is None
+    assert catalog.stream(1) == row(1)
+    assert catalog.meta("journal_from") == 2
+    catalog.apply(changes(row(2), segment=3, journal_from=3))
+    assert catalog.stream(2) == row(2)
+
+
+def test_producers_keep_their_newest_state(catalog: Catalog) -> None:
+    catalog.apply(changes(row(1), producers=[(1, "p", 0, 4), (1, "q", 2, 0)]))
+    catalog.apply(changes(producers=[(1, "p", 1, 0)], segment=2))
+    assert catalog.producer(1, "p") == (1, 0)
+    assert catalog.producer(1, "q") == (2, 0)
+    assert catalog.producer(2, "p") is None
+    catalog.apply(changes(removed=[1], segment=3))
+    assert catalog.producer(1, "q") is None
+
+
+def test_extents_of_a_range_are_those_that_hold_it(catalog: Catalog) -> None:
+    extents = [Extent(1, start, 10, 1, 100 + start) for start in range(0, 50, 10)]
+    catalog.apply(changes(row(1), row(2), extents=[*extents, Extent(2, 3, 99, 1, 500)]))
+    for begin in range(50):
+        for end in range(begin + 1, 51):
+            expected = [item for item in extents if item.start < end and item.end > begin]
+            assert catalog.extents(1, begin, end) == expected
+
+
+def test_segments_count_what_is_still_needed_of_them(catalog: Catalog) -> None:
+    catalog.apply(
+        changes(row(1), row(2), extents=[Extent(1, 0, 30, 1, 50), Extent(2, 0, 70, 1, 90)])
+    )
+    assert catalog.segments() == [(1, 100, 100)]
+    assert catalog.apply(changes(removed=[2], segment=2)) == []
+    assert catalog.segments() == [(1, 100, 30)]
+    assert catalog.extents_in(1) == [Extent(1, 0, 30, 1, 50)]
+    assert catalog.apply(changes(removed=[1], segment=3)) == [1]
+    assert catalog.segments() == []
+
+
+def test_extents_are_swapped_for_others_in_one_step(catalog: Catalog) -> None:
+    old = [Extent(1, 0, 10, 1, 50), Extent(1, 10, 10, 1, 80)]
+    catalog.apply(changes(row(1), extents=old))
+    new = [Extent(1, 0, 20, 5, 50)]
+    assert catalog.replace_extents(old, new, 5, 20) == [1]
+    assert catalog.extents(1, 0, 20) == new
+    assert catalog.segments() == [(5, 20, 20)]
+
+
+def test_expired_streams_are_listed_page_by_page(catalog: Catalog) -> None:
+    rows = [row(number, deadline=float(number % 50)) for number in range(1, 1000)]
+    catalog.apply(changes(*rows, row(2000)))
+    found = list(catalog.expired(24.0))
+    assert len(found) == len(set(found)) == sum(number % 50 <= 24 for number in range(1, 1000))
+
+
+def test_it_is_all_there_when_opened_again(tmp_path: Path) -> None:
+    first = Catalog(tmp_path)
+    first.apply(changes(row(1), producers=[(1, "p", 0, 4)], extents=[Extent(1, 0, 5, 1, 50)]))
+    first.close()
+    again = Catalog(tmp_path)
+    assert again.stream(1) == row(1)
+    assert again.counts() == {"streams": 1, "producers": 1, "extents": 1, "segments": 1}
+    again.close()
+
+
+def test_a_copy_is_made_while_it_is_in_use(catalog: Catalog, tmp_path: Path) -> None:
+    catalog.apply(changes(row(1)))
+    target = tmp_path / "copy"
+    target.mkdir()
+    catalog.backup(target / "catalog.db")
+    copy = Catalog(target)
+    assert copy.stream(1) == row(1)
+    copy.close()

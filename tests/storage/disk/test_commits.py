@@ -1,0 +1,347 @@
+"""Group commit: one sync for all who wait, in order, for tasks and for plain coroutines alike."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.storage.disk.commits import Commit, GroupCommit
+from headwater.storage.disk.journal import Entry, JournalWriter, read_journal
+from headwater.storage.disk.metrics import Metrics
+
+
+class HandSync:
+    """A sync that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.done: Callable[[OSError | None], None] | None = None
+        self.started = 0
+
+    def start(self, fd: int, done: Callable[[OSError | None], None]) -> None:
+        assert fd >= 0
+        assert self.done is None, "two syncs at once"
+        self.started += 1
+        self.done = done
+
+    async def finish(
+        self, error: OSError | None = None, then: Callable[[], object] | None = None
+    ) -> None:
+        """Report on the loop, as syncs do; `then` is called before anything else happens."""
+        done, self.done = self.done, None
+        assert done is not None, "no sync is under way"
+        over = asyncio.get_running_loop().create_future()
+
+        def report() -> None:
+            done(error)
+            over.set_result(then and then())
+
+        asyncio.get_running_loop().call_soon(report)
+        await over
+
+    def close(self) -> None:
+        assert self.done is None
+
+
+class Operation:
+    """Notes what becomes of it."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self._log = log
+        self._name = name
+
+    def publish(self) -> None:
+        self._log.append(f"publish {self._name}")
+
+    def undo(self) -> None:
+        self._log.append(f"undo {self._name}")
+
+
+class Bench:
+    """A group commit with everything at hand."""
+
+    def __init__(self, folder: Path, *, synced: bool = True) -> None:
+        self.log: list[str] = []
+        self.sync = HandSync()
+        self.journal = JournalWriter(folder, 1, 4096)
+        self.commits = GroupCommit(
+            asyncio.get_running_loop(),
+            self.journal,
+            self.sync if synced else None,
+            Metrics(),
+            lambda: self.log.append("after batch"),
+        )
+
+    def add(self, name: str) -> Commit:
+        return self.commits.add([b"record of %b" % name.encode()], Operation(self.log, name))
+
+    def written(self) -> list[str]:
+        return [
+            item.body.decode().removeprefix("record of ")
+            for item in read_journal(self.journal.path)
+            if isinstance(item, Entry)
+        ]
+
+
+def runs(scenario: Callable[[Bench], Coroutine[Any, Any, None]], folder: Path) -> None:
+    async def run() -> None:
+        bench = Bench(folder)
+        try:
+            await scenario(bench)
+        finally:
+            bench.journal.close()
+
+    asyncio.run(run())
+
+
+def drive(call: Coroutine[Commit, None, object]) -> Callable[[], list[object]]:
+    """Run a coroutine without a task, as the server's eager calls do."""
+    results: list[object] = []
+
+    def step(_: object = None) -> None:
+        try:
+            waits_for = call.send(None)
+        except StopIteration as end:
+            results.append(end.value)
+        else:
+            waits_for._asyncio_future_blocking = False
+            waits_for.add_done_callback(step)
+
+    step()
+    return lambda: results
+
+
+async def turn() -> None:
+    """Let the loop come round."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+def test_those_who_arrive_while_a_sync_runs_share_the_next_one(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        first = bench.add("a")
+        assert bench.add("b") is first
+        await turn()
+        assert bench.written() == ["a", "b"]
+        assert not first.done
+        assert bench.log == []
+        second = bench.add("c")
+        assert second is not first
+        assert bench.add("d") is second
+        await turn()
+        assert bench.written() == ["a", "b"], "the next batch waits for the sync"
+        await bench.sync.finish()
+        assert first.done
+        assert not second.done
+        assert bench.log == ["publish a", "publish b", "after batch"]
+        assert bench.written() == ["a", "b", "c", "d"]
+        await bench.sync.finish()
+        assert second.done
+        assert bench.sync.started == 2
+        assert bench.commits.idle
+
+    runs(scenario, tmp_path)
+
+
+def test_waiters_go_on_in_the_turn_in_which_the_sync_ends(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        order: list[str] = []
+
+        async def wait(name: str, commit: Commit) -> OSError | None:
+            result = await commit
+            order.append(name)
+            return result
+
+        commit = bench.add("a")
+        task = asyncio.create_task(wait("task", commit))
+        await turn()
+        plain = drive(wait("plain", commit))
+        at_once: list[str] = []
+        await bench.sync.finish(then=lambda: at_once.extend(order))
+        assert at_once == ["task", "plain"], "they waited for another turn of the loop"
+        assert plain() == [None]
+        assert await task is None
+
+    runs(scenario, tmp_path)
+
+
+def test_waiting_for_what_is_done_does_not_wait(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        commit = bench.add("a")
+        await turn()
+        await bench.sync.finish()
+
+        async def wait() -> OSError | None:
+            return await commit
+
+        assert drive(wait())() == [None]
+        assert await wait() is None
+
+    runs(scenario, tmp_path)
+
+
+def test_a_cancelled_task_leaves_the_commit_to_all_others(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        commit = bench.add("a")
+
+        async def wait() -> OSError | None:
+            return await commit
+
+        tasks = [asyncio.create_task(wait()) for _ in range(3)]
+        await turn()
+        tasks[1].cancel()
+        await turn()
+        await bench.sync.finish()
+        await asyncio.wait(tasks)
+        assert tasks[1].cancelled()
+        assert [tasks[0].result(), tasks[2].result()] == [None, None]
+        assert bench.log == ["publish a", "after batch"]
+
+    runs(scenario, tmp_path)
+
+
+def test_a_deadline_on_an_append_does_not_take_it_back(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        async def wait(commit: Commit) -> OSError | None:
+            return await commit
+
+        waiting = asyncio.create_task(asyncio.wait_for(wait(bench.add("a")), 0.01))
+        await asyncio.sleep(0.05)
+        await bench.sync.finish()
+        with pytest.raises(TimeoutError):
+            await waiting
+        assert bench.log == ["publish a", "after batch"]
+        await asyncio.gather(wait_then_finish(bench, "b"))
+
+    async def wait_then_finish(bench: Bench, name: str) -> None:
+        commit = bench.add(name)
+        await turn()
+        await bench.sync.finish()
+        assert await commit is None
+
+    runs(scenario, tmp_path)
+
+
+def test_a_waiter_goes_on_in_its_own_context(tmp_path: Path) -> None:
+    name: ContextVar[str] = ContextVar("name", default="nobody")
+
+    async def scenario(bench: Bench) -> None:
+        commit = bench.add("a")
+
+        async def wait(own: str) -> str:
+            name.set(own)
+            await commit
+            return name.get()
+
+        tasks = [asyncio.create_task(wait(own)) for own in ("x", "y")]
+        await turn()
+        await bench.sync.finish()
+        assert [await task for task in tasks] == ["x", "y"]
+
+    runs(scenario, tmp_path)
+
+
+def test_a_failed_sync_takes_everything_back_newest_first_and_for_good(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        first = bench.add("a")
+        bench.add("b")
+        await turn()
+        second = bench.add("c")
+        failure = OSError(errno.EIO, "the disk is gone")
+        await bench.sync.finish(failure)
+        assert bench.log == ["undo c", "undo b", "undo a"]
+        assert first.error is second.error is failure
+        third = bench.add("d")
+        await turn()
+        assert third.error is failure
+        assert bench.log[-1] == "undo d"
+        assert bench.sync.started == 1
+        assert "d" not in bench.written()
+        assert bench.commits.idle
+
+    runs(scenario, tmp_path)
+
+
+def test_a_failed_write_is_refused_and_the_next_one_tried(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        good = bench.add("a")
+        await turn()
+        await bench.sync.finish()
+        fd = bench.journal.fd
+        bench.journal.fd = -1  # any write fails, and so does cutting
+        refused = bench.add("b")
+        await turn()
+        assert refused.error is not None
+        assert good.error is None
+        assert bench.log[-1] == "undo b"
+        bench.journal.fd = fd
+        # The file could not be cut, so what it holds is not known: no more is written.
+        still = bench.add("c")
+        await turn()
+        assert still.error is not None
+
+    runs(scenario, tmp_path)
+
+
+def test_nothing_is_begun_while_held(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.commits.held = True
+        commit = bench.add("a")
+        await turn()
+        assert bench.written() == []
+        bench.commits.release()
+        assert bench.written() == ["a"]
+        await bench.sync.finish()
+        assert commit.done
+
+    runs(scenario, tmp_path)
+
+
+def test_settling_waits_for_what_is_under_way_and_what_is_queued(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.add("a")
+        await turn()
+        bench.add("b")
+        settling = asyncio.create_task(bench.commits.settle())
+        await turn()
+        await bench.sync.finish()
+        await turn()
+        assert not settling.done()
+        await bench.sync.finish()
+        await asyncio.wait_for(settling, 5)
+
+    runs(scenario, tmp_path)
+
+
+def test_without_syncs_a_batch_is_one_turn(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = Bench(tmp_path, synced=False)
+        commits = [bench.add(str(number)) for number in range(5)]
+        assert not commits[0].done
+        await turn()
+        assert all(commit.done for commit in commits)
+        assert bench.log == [*(f"publish {number}" for number in range(5)), "after batch"]
+        bench.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_waiter_that_appends_at_once_gets_into_the_next_batch(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        async def again(commit: Commit) -> Commit:
+            await commit
+            return bench.add("b")
+
+        task = asyncio.create_task(again(bench.add("a")))
+        await turn()
+        await bench.sync.finish()
+        second = await task
+        await turn()
+        await bench.sync.finish()
+        assert second.done
+        assert bench.written() == ["a", "b"]
+
+    runs(scenario, tmp_path)

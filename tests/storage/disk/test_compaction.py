@@ -1,0 +1,153 @@
+"""Compaction: contents stay, segments become few, dead ones go, and reads go on meanwhile."""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from headwater.protocol.offsets import START
+from headwater.storage.disk.compaction import MERGE_AT, choose
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.store import DiskStore
+from headwater.storage.store import Chunk, to_bytes
+from tests.storage.disk.steps import flip, segments, with_store
+from tests.suites.steps import BINARY, PLENTY, T0, append, content, create, fork
+
+EAGER: Final = DiskOptions(
+    durability="os", memory_budget=16 * 1024, journal_bytes=64 * 1024, checkpoint_seconds=0.02
+)
+"""A checkpoint after every 4 KiB."""
+
+
+def piece(path: str, number: int) -> bytes:
+    return f"{path}/{number};".encode() * 20
+
+
+async def grow(store: DiskStore, paths: list[str], first: int, count: int) -> None:
+    """Append to streams in turn, slowly enough for many checkpoints."""
+    for number in range(first, first + count):
+        for path in paths:
+            await append(store, path, piece(path, number), BINARY)
+        await asyncio.sleep(0.002)
+
+
+async def until_quiet(store: DiskStore) -> None:
+    """Wait until no checkpoint and no compaction is to be expected any more."""
+    before = -1
+    for _ in range(100):
+        now = store.metrics.checkpoints + store.metrics.compactions
+        if now == before:
+            return
+        before = now
+        await asyncio.sleep(0.15)
+    raise AssertionError("the store does not come to rest")
+
+
+def test_contents_stay_and_segments_become_few(tmp_path: Path) -> None:
+    paths = [f"s{number}" for number in range(5)]
+
+    async def scenario(store: DiskStore) -> None:
+        for path in paths:
+            await create(store, path, BINARY)
+        await grow(store, paths, 0, 150)
+        await until_quiet(store)
+        assert store.metrics.checkpoints > 3 * MERGE_AT
+        assert store.metrics.compactions > 1
+        assert len(segments(store.folder)) < store.metrics.checkpoints / 2
+        await look(store)
+
+    async def look(store: DiskStore) -> None:
+        for path in paths:
+            expected = b"".join(piece(path, number) for number in range(150))
+            assert await content(store, path) == expected
+
+    with_store(tmp_path / "data", scenario, EAGER)
+    with_store(tmp_path / "data", look, EAGER)
+
+
+def test_what_is_deleted_gives_its_room_back(tmp_path: Path) -> None:
+    async def scenario(store: DiskStore) -> None:
+        await create(store, "kept", BINARY)
+        await create(store, "gone", BINARY)
+        await create(store, "source", BINARY, b"shared")
+        await fork(store, "fork", "source")
+        await grow(store, ["kept", "gone", "fork"], 0, 100)
+        await store.delete("gone", T0)
+        await store.delete("source", T0)
+        await grow(store, ["kept"], 100, 100)
+        await until_quiet(store)
+        left = sum(path.stat().st_size for path in segments(store.folder))
+        kept = len(b"".join(piece("kept", number) for number in range(200)))
+        forked = len(b"".join(piece("fork", number) for number in range(100)))
+        assert left < 2.2 * (kept + forked)
+        await store.delete("kept", T0)
+        await store.delete("fork", T0)
+        await until_quiet(store)
+        assert segments(store.folder) == []
+
+    with_store(tmp_path / "data", scenario, EAGER)
+
+
+def test_reads_go_on_while_segments_are_merged(tmp_path: Path) -> None:
+    paths = ["a", "b"]
+
+    async def scenario(store: DiskStore) -> None:
+        for path in paths:
+            await create(store, path, BINARY)
+        growing = asyncio.create_task(grow(store, paths, 0, 250))
+        reads = 0
+        held: list[tuple[Chunk, bytes]] = []
+        while not growing.done():
+            for path in paths:
+                chunk = await store.read(path, START, PLENTY, T0)
+                assert isinstance(chunk, Chunk)
+                count = chunk.end.byte // len(piece(path, 0)) + 260
+                whole = b"".join(piece(path, number) for number in range(count))
+                expected = whole[: chunk.end.byte]
+                assert to_bytes(chunk.buffers) == expected
+                reads += 1
+                if reads % 20 == 1:
+                    held.append((chunk, expected))
+            await asyncio.sleep(0.002)
+        await growing
+        assert store.metrics.compactions > 1
+        assert reads > 20
+        # What was handed out before a merge can be read after it, although its files are gone.
+        for chunk, expected in held:
+            assert to_bytes(chunk.buffers) == expected
+
+    with_store(tmp_path / "data", scenario, EAGER)
+
+
+def test_a_damaged_segment_is_left_alone(tmp_path: Path) -> None:
+    async def begin(store: DiskStore) -> None:
+        await create(store, "a", BINARY, b"precious " * 100)
+
+    async def go_on(store: DiskStore) -> None:
+        await create(store, "b", BINARY)
+        await grow(store, ["b"], 0, 200)
+        await until_quiet(store)
+        expected = b"".join(piece("b", number) for number in range(200))
+        assert await content(store, "b") == expected
+
+    folder = tmp_path / "data"
+    with_store(folder, begin, EAGER)
+    (damaged,) = segments(folder)
+    flip(damaged, damaged.read_bytes().index(b"precious") + 3)
+    stored = damaged.read_bytes()
+    with_store(folder, go_on, EAGER)
+    assert damaged.read_bytes() == stored
+
+
+def test_a_segment_that_is_mostly_dead_is_rewritten_first() -> None:
+    assert choose([(1, 100, 80), (2, 100, 49), (3, 100, 100)]) == [2]
+
+
+def test_segments_of_one_size_are_merged_once_there_are_enough() -> None:
+    small = [(number, 100, 100) for number in range(MERGE_AT - 1)]
+    large = [(100 + number, 10**6, 10**6) for number in range(MERGE_AT - 1)]
+    assert choose([*small, *large]) == []
+    assert choose([*small, (50, 100, 100), *large]) == [*range(MERGE_AT - 1), 50]
+
+
+def test_very_large_segments_are_left_as_they_are() -> None:
+    assert choose([(number, 2**29, 2**29) for number in range(100)]) == []

@@ -1,0 +1,148 @@
+"""The budget holds: memory and open files stay bounded, whatever goes through the store."""
+
+import asyncio
+import gc
+import http.client
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from headwater.protocol.expiry import Expiry
+from headwater.protocol.lifecycle import Append
+from headwater.protocol.producers import ProducerClaim
+from headwater.protocol.refusals import StreamNotFound
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.store import DiskStore
+from tests.crash.process import DiskServer
+from tests.crash.wire import BINARY, ROOT, Wire
+from tests.storage.disk.steps import SMALL, with_store
+from tests.suites.steps import JSON, T0, append, create, head, read
+
+MIB: Final = 1024 * 1024
+_BODY: Final = 256 * 1024
+
+
+def test_a_server_takes_in_far_more_than_its_memory(tmp_path: Path) -> None:
+    server = DiskServer(
+        tmp_path / "data",
+        *("--memory-budget-bytes", str(16 * MIB), "--journal-bytes", str(8 * MIB)),
+        *("--max-open-segments", "8", "--durability", "os", "--read-cache-bytes", "0"),
+    )
+    try:
+        with Wire(server.port) as wire:
+            streams = [f"s{number}" for number in range(20)]
+            for path in streams:
+                assert wire.call("PUT", path, {"Content-Type": BINARY}).status == 201
+            before = server.rss()
+            most_memory = most_files = 0
+            for number in range(300 * MIB // _BODY):
+                path = streams[number % len(streams)]
+                body = number.to_bytes(4, "big") * (_BODY // 4)
+                assert wire.call("POST", path, {"Content-Type": BINARY}, body).status == 204
+                if number % 20 == 0:
+                    most_memory = max(most_memory, server.rss())
+                    most_files = max(most_files, server.open_files())
+            # The budget, the batch under way, and what a checkpoint and a compaction hold.
+            assert most_memory - before < 60 * MIB, f"{most_memory / MIB:.0f} MiB"
+            assert most_files < 60
+            for path in streams[:3]:
+                assert _length(server.port, path) == 300 * MIB // len(streams)
+            assert server.rss() - before < 60 * MIB
+            assert server.open_files() < 60
+    finally:
+        server.kill()
+
+
+def _length(port: int, path: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    length, offset = 0, "-1"
+    while True:
+        connection.request("GET", f"{ROOT}{path}?offset={offset}")
+        response = connection.getresponse()
+        length += len(response.read())
+        offset = response.headers["stream-next-offset"]
+        if response.headers["stream-up-to-date"]:
+            connection.close()
+            return length
+
+
+async def growth(work: Callable[[int], Awaitable[object]], first: int, upto: int) -> int:
+    """Tell by how much memory grew while something was done many times."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(first, upto):
+            await work(number)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_streams_that_are_only_read_are_let_go_of(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    count = 3000
+    options = DiskOptions(max_loaded_streams=50, durability="os", checkpoint_seconds=3600)
+
+    async def fill(store: DiskStore) -> None:
+        for number in range(count):
+            await create(store, f"s{number}", body=b"1")
+
+    async def look_at_all(store: DiskStore) -> None:
+        async def look(number: int) -> None:
+            await head(store, f"s{number}")
+            await read(store, f"s{number}")
+            await asyncio.sleep(0)
+
+        # A stream takes about a kilobyte.
+        assert await growth(look, 0, count) < 500_000
+
+    with_store(folder, fill, options)
+    with_store(folder, look_at_all, options)
+
+
+def test_producers_that_came_and_went_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """Sessions with names of their own must not add up on a stream that is always in use."""
+    options = DiskOptions(
+        memory_budget=64 * 1024, durability="os", journal_bytes=64 * 1024, checkpoint_seconds=0.05
+    )
+
+    async def scenario(store: DiskStore) -> None:
+        async def session(number: int) -> None:
+            await append(store, producer=ProducerClaim(f"session-{number}", 0, 0))
+
+        await create(store)
+        for number in range(1000):
+            await session(number)
+        await asyncio.sleep(0.2)
+        # Each would take some 300 bytes.
+        assert await growth(session, 1000, 6000) < 500_000
+        for number in (0, 17, 4999, 5999):
+            claim = ProducerClaim(f"session-{number}", 0, 0)
+            assert (await append(store, producer=claim)).repeated
+
+    with_store(tmp_path / "data", scenario, options)
+
+
+def test_a_stream_deleted_under_a_waiting_call_does_not_come_back(tmp_path: Path) -> None:
+    """A repeated append waits for the batch that deletes its stream, then counts as an access."""
+    folder = tmp_path / "data"
+
+    async def scenario(store: DiskStore) -> None:
+        await create(store, expiry=Expiry(ttl=1000))
+        claim = ProducerClaim("p", 0, 0)
+        request = Append(JSON, b"1", producer=claim)
+        calls = [
+            store.append("s", request, T0),
+            store.append("s", request, T0),
+            store.delete("s", T0),
+        ]
+        await asyncio.gather(*calls)
+        assert await store.head("s", T0) == StreamNotFound("s")
+
+    async def look(store: DiskStore) -> None:
+        assert await store.head("s", T0) == StreamNotFound("s")
+
+    with_store(folder, scenario, SMALL)
+    with_store(folder, look, SMALL)

@@ -1,0 +1,147 @@
+"""Segments: what was written is read back, checked, and found again without the catalog."""
+
+import os
+from pathlib import Path
+from zlib import crc32
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
+from headwater.storage.disk.segments import (
+    BLOCK,
+    EXTENT_HEADER,
+    START,
+    Extent,
+    SegmentFile,
+    SegmentFiles,
+    SegmentWriter,
+    scan_extents,
+    segment_numbers,
+    segment_path,
+)
+from headwater.storage.store import FileSlice, to_bytes
+from tests.storage.disk.steps import flip
+
+LENGTHS = st.lists(
+    st.one_of(st.integers(1, 100), st.integers(BLOCK - 2, BLOCK + 2), st.just(3 * BLOCK + 7)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def content(stream: int, length: int) -> bytes:
+    return (b"%08d" % stream * (length // 8 + 1))[:length]
+
+
+def segment(folder: Path, *lengths: int, number: int = 1) -> tuple[Path, list[Extent]]:
+    """Write a segment with an extent of so many bytes for each stream."""
+    writer = SegmentWriter(folder, number)
+    for stream, length in enumerate(lengths, 1):
+        data = content(stream, length)
+        third = length // 3
+        writer.add(stream, stream * 10, [data[:third], memoryview(data)[third:]])
+    writer.finish()
+    return writer.path, writer.extents
+
+
+@settings(max_examples=25, deadline=None)
+@given(LENGTHS, st.data())
+def test_any_range_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], data: st.DataObject
+) -> None:
+    path, extents = segment(tmp_path_factory.mktemp("s"), *lengths)
+    file = SegmentFile(path)
+    for extent in extents:
+        begin = data.draw(st.integers(extent.start, extent.end - 1))
+        end = data.draw(st.integers(begin + 1, extent.end))
+        expected = content(extent.stream, extent.length)
+        first = extent.start
+        assert to_bytes([file.read(extent, begin, end)]) == expected[begin - first : end - first]
+        file.verify(extent)
+
+
+def test_extents_are_found_by_their_own_headers(tmp_path: Path) -> None:
+    path, extents = segment(tmp_path, 1, BLOCK, 2 * BLOCK + 1, 50)
+    assert list(scan_extents(path)) == extents
+    flip(path, extents[2].position - EXTENT_HEADER + 6)
+    assert list(scan_extents(path)) == extents[:2]
+
+
+def test_large_ranges_can_go_from_file_to_socket(tmp_path: Path) -> None:
+    path, (extent,) = segment(tmp_path, BLOCK)
+    part = SegmentFile(path).read(extent, extent.start, extent.end)
+    assert isinstance(part, FileSlice)
+    # The slice holds the file open on its own.
+    path.unlink()
+    assert part.shortened(7).read() == content(1, BLOCK)[:-7]
+
+
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_a_flipped_bit_is_found_when_its_block_is_read_and_not_before(
+    tmp_path: Path, block: int
+) -> None:
+    path, (extent,) = segment(tmp_path, 2 * BLOCK + 100)
+    flip(path, extent.position + block * BLOCK + 50)
+    file = SegmentFile(path)
+    for index in range(3):
+        begin = extent.start + index * BLOCK
+        if index == block:
+            with pytest.raises(StreamDamaged) as damage:
+                file.read(extent, begin, begin + 10)
+            assert damage.value.position == extent.position + block * BLOCK
+            assert damage.value.stream == extent.stream
+        else:
+            file.read(extent, begin, begin + 10)
+    with pytest.raises(StreamDamaged):
+        file.verify(extent)
+
+
+def test_a_segment_that_was_cut_off_is_found_to_be_damaged(tmp_path: Path) -> None:
+    path, (extent,) = segment(tmp_path, 1000)
+    os.truncate(path, extent.position + 500)
+    with pytest.raises(StreamDamaged):
+        SegmentFile(path).read(extent, extent.start, extent.start + 10)
+
+
+def test_a_file_that_is_no_segment_is_named(tmp_path: Path) -> None:
+    path, _ = segment(tmp_path, 10)
+    flip(path, 3)
+    with pytest.raises(StoreDamaged, match=path.name):
+        SegmentFile(path)
+
+
+def test_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path, _ = segment(tmp_path, 10)
+    stored = path.read_bytes()
+    newer = stored[:8] + (2).to_bytes(4, "little") + stored[12 : START - 4]
+    path.write_bytes(newer + crc32(newer).to_bytes(4, "little") + stored[START:])
+    with pytest.raises(NewerFormat):
+        SegmentFile(path)
+
+
+def test_a_segment_given_up_leaves_nothing(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, 3)
+    writer.add(1, 0, [b"some"])
+    writer.abandon()
+    assert segment_numbers(tmp_path) == []
+
+
+def test_only_so_many_files_are_open_at_once(tmp_path: Path) -> None:
+    for number in range(1, 21):
+        segment(tmp_path, 10, number=number)
+    files = SegmentFiles(tmp_path, 4)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in [*range(1, 21), *range(1, 21)]:
+        files.get(number)
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
+    # One that is in use stays open for whoever uses it.
+    held = files.get(5)
+    for number in range(6, 12):
+        files.get(number)
+    extent = next(scan_extents(segment_path(tmp_path, 5)))
+    assert held.read(extent, extent.start, extent.end) == content(1, 10)
+    files.close()
+    del held
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

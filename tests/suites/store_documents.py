@@ -1,0 +1,151 @@
+"""What any store promises to those who observe, list its streams, or keep documents beside them."""
+
+import asyncio
+
+from headwater.protocol.expiry import Expiry
+from headwater.storage.store import Store
+from tests.suites.behaviours import runs_behaviours
+from tests.suites.steps import T0, append, close, create, fork, head
+
+EVERYTHING = 1000
+
+
+async def paths(store: Store, prefix: str = "", after: str = "", now: float = T0) -> list[str]:
+    """List the paths of all living streams under a prefix."""
+    return [info.path for info in await store.streams(prefix, after, EVERYTHING, now)]
+
+
+@runs_behaviours
+class Observing:
+    """`observe`."""
+
+    async def test_every_change_of_every_stream_is_told(self, store: Store) -> None:
+        told: list[str] = []
+        store.observe(told.append)
+        await create(store, "a")
+        assert told.count("a") == 1
+        await create(store, "b")
+        await append(store, "a")
+        assert told == ["a", "b", "a"]
+        await close(store, "b")
+        await store.delete("a", T0)
+        assert told == ["a", "b", "a", "b", "a"]
+
+    async def test_who_is_told_can_read_the_change(self, store: Store) -> None:
+        seen: list[object] = []
+        tasks = []
+
+        async def look(path: str) -> None:
+            seen.append((await head(store, path)).tail)
+
+        store.observe(lambda path: tasks.append(asyncio.ensure_future(look(path))))
+        await create(store, body=b"[1]")
+        await asyncio.gather(*tasks)
+        assert seen == [(await head(store)).tail]
+
+    async def test_nobody_is_told_once_it_has_ended(self, store: Store) -> None:
+        told: list[str] = []
+        end = store.observe(told.append)
+        other: list[str] = []
+        store.observe(other.append)
+        end()
+        end()
+        await create(store)
+        assert (told, other) == ([], ["s"])
+
+    async def test_an_expiry_is_told_and_not_put_off(self, store: Store) -> None:
+        await create(store, expiry=Expiry(ttl=10))
+        told: list[str] = []
+        store.observe(told.append)
+        await store.expire(T0 + 10, 10)
+        assert told == ["s"]
+
+
+@runs_behaviours
+class Listing:
+    """`streams`."""
+
+    async def test_streams_are_listed_in_the_order_of_paths(self, store: Store) -> None:
+        for path in ("b/2", "a", "b/10", "c", "b/1"):
+            await create(store, path)
+        assert await paths(store) == ["a", "b/1", "b/10", "b/2", "c"]
+        assert await paths(store, "b/") == ["b/1", "b/10", "b/2"]
+        assert await paths(store, "b/", "b/10") == ["b/2"]
+        assert await paths(store, "x") == []
+
+    async def test_a_prefix_is_taken_as_it_is(self, store: Store) -> None:
+        for path in ("a%", "a_", "ab", "aé", "a😀"):
+            await create(store, path)
+        assert await paths(store, "a%") == ["a%"]
+        assert await paths(store, "a") == ["a%", "a_", "ab", "aé", "a😀"]
+
+    async def test_pages_follow_one_another_until_an_empty_one(self, store: Store) -> None:
+        names = [f"s/{number:02d}" for number in range(23)]
+        for name in reversed(names):
+            await create(store, name)
+            await append(store, name)
+        found: list[str] = []
+        while page := await store.streams("s/", found[-1] if found else "", 4, T0):
+            assert len(page) <= 4
+            found += [info.path for info in page]
+        assert found == names
+
+    async def test_streams_are_described_as_they_are(self, store: Store) -> None:
+        await create(store, "a", body=b"[1]")
+        await append(store, "a")
+        assert await store.streams("", "", 10, T0) == [await head(store, "a")]
+
+    async def test_what_is_deleted_or_expired_is_not_listed(self, store: Store) -> None:
+        for path in ("deleted", "forked", "living"):
+            await create(store, path, body=b"[1]")
+        await fork(store, "fork", "forked")
+        await create(store, "over", expiry=Expiry(expires_at="soon", instant=T0 + 5))
+        await store.delete("deleted", T0)
+        await store.delete("forked", T0)
+        assert await paths(store, now=T0 + 4) == ["fork", "living", "over"]
+        assert await paths(store, now=T0 + 5) == ["fork", "living"]
+        await create(store, "deleted")
+        assert await paths(store, now=T0 + 5) == ["deleted", "fork", "living"]
+
+    async def test_pages_full_of_expired_streams_do_not_end_the_list(self, store: Store) -> None:
+        for number in range(9):
+            await create(store, f"a/{number}", expiry=Expiry(expires_at="x", instant=T0 + 1))
+        await create(store, "z")
+        page = await store.streams("", "", 3, T0 + 1)
+        assert [info.path for info in page] == ["z"]
+
+
+@runs_behaviours
+class Keeping:
+    """`keep` and `documents`."""
+
+    async def test_documents_are_found_by_prefix(self, store: Store) -> None:
+        assert await store.keep({"a/1": b"one", "b/1": b"other", "a/2": b"two"}) is None
+        assert await store.documents("a/") == {"a/1": b"one", "a/2": b"two"}
+        assert await store.documents("b/1") == {"b/1": b"other"}
+        assert await store.documents("c") == {}
+
+    async def test_the_last_value_counts_and_none_drops(self, store: Store) -> None:
+        await store.keep({"a": b"1", "b": b"1"})
+        await store.keep({"a": b"2", "b": None, "never": None})
+        assert await store.documents("") == {"a": b"2"}
+        await store.keep({"b": b"3"})
+        assert await store.documents("") == {"a": b"2", "b": b"3"}
+
+    async def test_keys_are_given_in_order(self, store: Store) -> None:
+        for key in ("c", "a", "b"):
+            await store.keep({key: b""})
+        assert list(await store.documents("")) == ["a", "b", "c"]
+
+    async def test_many_at_once_take_effect_in_order(self, store: Store) -> None:
+        await asyncio.gather(*(store.keep({"n": b"%d" % n, f"k/{n}": b""}) for n in range(50)))
+        assert (await store.documents("n"))["n"] == b"49"
+        assert len(await store.documents("k/")) == 50
+
+    async def test_documents_and_streams_do_not_meet(self, store: Store) -> None:
+        await create(store, "s")
+        await store.keep({"s": b"document"})
+        await append(store, "s")
+        await store.delete("s", T0)
+        assert await store.documents("s") == {"s": b"document"}
+        assert await paths(store) == []
