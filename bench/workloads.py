@@ -13,6 +13,7 @@ from bench.live import flood, paced
 from bench.loadgen import drive
 from bench.longpoll import deliver_repeatedly
 from bench.measure import Effort, Measurement, Stopwatch, no_garbage_collection, percentile
+from bench.subscribed import share_left
 from bench.wire import BINARY, JSON, Client, WireError, build_request
 
 Setup = Callable[[int], None]
@@ -88,6 +89,10 @@ def _append(connections: int, streams: int, body: bytes, content_type: str = JSO
     return run
 
 
+def _beside_subscriptions(port: int, effort: Effort) -> Measurement:
+    return share_left(port, effort, _append(64, _STREAMS, _SMALL))
+
+
 def _append_latency(port: int, effort: Effort) -> Measurement:
     append = build_request("POST", port, "s0", JSON, _SMALL)
     latencies: list[float] = []
@@ -158,5 +163,7 @@ WORKLOADS: tuple[Workload, ...] = (
              _create(1), _long_poll),
     Workload("C1", "create streams, 64 connections", "streams/s", "higher",
              _no_setup, _create_streams),
+    Workload("S1", "append 100 B beside 10,000 subscriptions", "% of none", "higher",
+             _create(_STREAMS), _beside_subscriptions),
 )
 # fmt: on

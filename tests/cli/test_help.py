@@ -4,7 +4,10 @@ import pytest
 
 from tests.cli.conftest import Headwater
 
-COMMANDS = ["serve", "create", "append", "read", "head", "close", "fork", "delete"]
+COMMANDS = [
+    *("serve", "create", "append", "read", "head", "close", "fork", "delete"),
+    *("info", "check", "repair", "backup"),
+]
 
 
 def test_commands_are_listed_in_the_order_of_a_streams_life(headwater: Headwater) -> None:

@@ -1,9 +1,12 @@
 """The disk store keeps the promises of any store, with room in memory and with next to none."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from headwater.errors import StoreDamaged
+from headwater.protocol.lifecycle import Create
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.store import Store
@@ -42,3 +45,17 @@ class TestDiskStoreThatLeavesSyncingToTheSystem(StoreSuite):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
         return DiskStore(tmp_path / "data", DiskOptions(durability="os"))
+
+
+def test_a_lost_catalog_is_not_taken_for_an_empty_store(tmp_path: Path) -> None:
+    async def lose() -> None:
+        store = DiskStore(tmp_path)
+        await store.open()
+        await store.create("s", Create("text/plain", body=b"kept"), 0.0)
+        await store.close()
+        (tmp_path / "catalog.db").unlink()
+        with pytest.raises(StoreDamaged, match="headwater repair"):
+            await DiskStore(tmp_path).open()
+        assert list((tmp_path / "segments").glob("*.seg"))
+
+    asyncio.run(lose())

@@ -8,7 +8,11 @@ from fastapi import FastAPI
 from headwater.server import Settings, asgi_app
 from tests.conformance.suite import LONG_POLL_SECONDS
 
-plain = asgi_app(settings=Settings(store="memory", long_poll_timeout=LONG_POLL_SECONDS))
+plain = asgi_app(
+    settings=Settings(
+        store="memory", long_poll_timeout=LONG_POLL_SECONDS, allow_local_webhooks=True
+    )
+)
 
 streams = asgi_app(settings=Settings(store="memory", root="/", max_body_bytes=1000))
 

@@ -339,6 +339,15 @@ def test_a_damaged_first_page_of_the_catalog_loses_nothing(closed: Sample) -> No
     assert contents(closed.folder) == closed.written
 
 
+def test_a_damaged_description_of_a_table_loses_nothing(closed: Sample) -> None:
+    file = closed.folder / "catalog.db"
+    file.write_bytes(file.read_bytes().replace(b"ttl INTEGER", b"tul INTEGER"))
+    repair = repaired(closed.folder)
+    assert "no such column: ttl" in repair.report.damages[0].what
+    assert (repair.dropped, repair.recovered) == ([], [])
+    assert contents(closed.folder) == closed.written
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_page_of_the_catalog_is_lost_the_bytes_are_not(closed: Sample, seed: int) -> None:
     chance = random.Random(seed)

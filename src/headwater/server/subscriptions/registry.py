@@ -93,6 +93,7 @@ class Subscriptions:
         sub = self._by_id.get(subscription_id)
         if sub is None or not sub.ready or sub.deleted:
             return NoSubscription(subscription_id)
+        self._resume_first(sub)
         return sub
 
     def page(self, after: str, limit: int) -> list[Subscription]:
@@ -112,7 +113,9 @@ class Subscriptions:
                 kept = Kept(config, State(), self._clock(), base_url)
                 made = self._by_id[subscription_id] = Subscription(subscription_id, kept)
                 self._observe()
+                made.resumed = True
                 return await made.turns.run(lambda made=made: self._make(made))  # type: ignore[misc] # bound now
+            self._resume_first(sub)
             result = await sub.turns.run(lambda sub=sub: self._confirm(sub, config, base_url))  # type: ignore[misc] # bound now
             if result is not None:
                 return result
@@ -296,10 +299,16 @@ class Subscriptions:
             await sub.turns.run(lambda sub=sub: self._resume(sub))  # type: ignore[misc] # bound now
             await asyncio.sleep(0)
 
+    def _resume_first(self, sub: Subscription) -> None:
+        """Have whoever asks for a subscription find it as it is, however many there are."""
+        if not sub.resumed:
+            sub.turns.post(lambda: self._resume(sub))
+
     async def _resume(self, sub: Subscription) -> None:
         """Find what has moved since before the restart, then go on where it was."""
-        if sub.deleted:
+        if sub.deleted or sub.resumed:
             return
+        sub.resumed = True
         unseen = dict.fromkeys(sub.links)
         async for page in self._living(sub):
             for info in page:

@@ -64,6 +64,7 @@ class Subscription:
         "looking",
         "moved",
         "ready",
+        "resumed",
         "state",
         "tails",
         "timer",
@@ -85,6 +86,8 @@ class Subscription:
         """A turn that looks at them is on its way."""
         self.ready = False
         """It exists: everything that makes it up is durable."""
+        self.resumed = False
+        """What has moved before a restart was looked for."""
         self.deleted = False
         self.delivering = ""
         """The wake that is being delivered right now."""

@@ -17,6 +17,7 @@ import msgspec
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import catalog
 from headwater.storage.disk.journal import Damage, check_header, journal_path, never_used
+from headwater.storage.disk.rebuilding import read_no_rows
 from headwater.storage.disk.records import (
     AppendRecord,
     CreateRecord,
@@ -158,6 +159,7 @@ class Check:
 
     def _integrity(self) -> None:
         assert self._db is not None  # noqa: S101 - set by `run`
+        read_no_rows(self._db)
         for (message,) in self._db.execute(f"PRAGMA integrity_check({_MAX_MESSAGES})").fetchall():
             if message != "ok":
                 self._catalog_damage(f"SQLite says: {message}")

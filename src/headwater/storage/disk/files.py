@@ -3,9 +3,12 @@
 import fcntl
 import os
 from pathlib import Path
-from typing import Self
+from time import sleep
+from typing import Final, Self
 
 from headwater.errors import StoreLocked
+
+_LOOK_SECONDS: Final = 0.1
 
 
 def sync_directory(folder: Path) -> None:
@@ -32,13 +35,21 @@ class DirectoryLock:
     def __init__(self, folder: Path) -> None:
         self._fd = os.open(folder / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except OSError:
             holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
             os.close(self._fd)
             raise StoreLocked(str(folder), holder) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _take(self) -> None:
+        """Lock, and try once more: `headwater check` may have looked at that very moment."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            sleep(_LOOK_SECONDS)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
         os.close(self._fd)

@@ -23,6 +23,11 @@ _COLUMNS: Final = ", ".join(StreamRow._fields)
 _PLACES: Final = ", ".join("?" * len(StreamRow._fields))
 _STREAMS: Final = f"SELECT {_COLUMNS} FROM streams"  # noqa: S608 - ours
 _PUT_STREAM: Final = f"INSERT OR REPLACE INTO streams ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608 - ours
+_OTHER_TABLES: Final = (
+    "SELECT stream, producer_id, epoch, seq FROM producers",
+    "SELECT stream, start, length, segment, position FROM extents",
+    "SELECT id, bytes, live FROM segments",
+)
 
 
 class Rows(msgspec.Struct):
@@ -188,6 +193,12 @@ def put_streams(db: sqlite3.Connection, rows: Iterable[StreamRow]) -> None:
 def put_meta(db: sqlite3.Connection, key: str, value: object) -> None:
     """Keep a value of the catalog about itself."""
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+
+def read_no_rows(db: sqlite3.Connection) -> None:
+    """Ask for every column, so that SQLite complains if the description of a table is damaged."""
+    for query in (_STREAMS, *_OTHER_TABLES):
+        db.execute(query + " LIMIT 0")
 
 
 def all_streams(db: sqlite3.Connection) -> Iterator[StreamRow]:

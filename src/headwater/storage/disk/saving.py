@@ -66,7 +66,8 @@ class Saver:
         self._files = files
         self._metrics = metrics
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-save")
-        self._next_segment = max([*segment_numbers(segments), 0]) + 1
+        known = [number for number, _, _ in catalog.segments()]
+        self._next_segment = max([*segment_numbers(segments), *known, 0]) + 1
         self._next_journal: JournalWriter | None = None
         self._preparing: asyncio.Future[JournalWriter] | None = None
         self._saving: asyncio.Future[None] | None = None

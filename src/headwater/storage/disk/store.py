@@ -46,11 +46,12 @@ from headwater.protocol.refusals import (
     StreamGone,
     StreamNotFound,
 )
+from headwater.storage.disk.catalog import FILE as CATALOG_FILE
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.commits import GroupCommit
 from headwater.storage.disk.documents import KeepOperation
 from headwater.storage.disk.files import DirectoryLock
-from headwater.storage.disk.journal import NO_ROOM, JournalWriter
+from headwater.storage.disk.journal import NO_ROOM, JournalWriter, journal_numbers
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.records import (
     NOTHING_ELSE,
@@ -69,7 +70,7 @@ from headwater.storage.disk.registry import (
     Registry,
 )
 from headwater.storage.disk.saving import DiskOptions, Saver
-from headwater.storage.disk.segments import SegmentFiles
+from headwater.storage.disk.segments import SegmentFiles, segment_numbers
 from headwater.storage.disk.streams import DiskStream
 from headwater.storage.disk.syncing import new_sync
 from headwater.storage.store import (
@@ -111,6 +112,7 @@ class DiskStore(Store):
             path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
             self._lock = undo.enter_context(DirectoryLock(folder))
+            _refuse_lost_catalog(folder, journals, segments)
             self._catalog = undo.enter_context(closing(Catalog(folder)))
             self._recover(journals, segments)
             undo.pop_all()
@@ -474,6 +476,13 @@ class DiskStore(Store):
         for path in changed:
             self._watchers.wake(path)
         self._saver.after_batch()
+
+
+def _refuse_lost_catalog(folder: Path, journals: Path, segments: Path) -> None:
+    """Don't begin anew over files whose catalog is gone: they would look like leftovers."""
+    catalog = folder / CATALOG_FILE
+    if not catalog.exists() and (journal_numbers(journals) or segment_numbers(segments)):
+        raise StoreDamaged(str(catalog), 0, "the file is missing, but there are streams here")
 
 
 def _unwritable(error: OSError) -> StoreUnwritable:

@@ -1,0 +1,191 @@
+"""The steps that subscriptions are tested in: requests to a server, and a webhook to be called."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote, urlsplit
+
+ROOT = "/v1/stream/"
+
+
+class Reply(NamedTuple):
+    """An answer of the server."""
+
+    status: int
+    body: Any
+    headers: dict[str, str]
+
+    @property
+    def code(self) -> str:
+        """The protocol's error code."""
+        return str(self.body["error"]["code"])
+
+
+class Api:
+    """A server's streams and subscriptions, one request at a time."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def call(self, method: str, path: str, body: object = None, token: str | None = None) -> Reply:
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=20)
+        try:
+            headers = {"Content-Type": "application/json"}
+            if token is not None:
+                headers["Authorization"] = f"Bearer {token}"
+            data = None if body is None else json.dumps(body)
+            connection.request(method, ROOT + path, data, headers)
+            answer = connection.getresponse()
+            raw = answer.read()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Reply(answer.status, json.loads(raw) if raw else None, found)
+        finally:
+            connection.close()
+
+    # Streams
+
+    def create(self, path: str, *messages: object) -> str:
+        reply = self.call("PUT", path, list(messages))
+        assert reply.status in {200, 201}, reply
+        return reply.headers["stream-next-offset"]
+
+    def append(self, path: str, message: object = 1) -> str:
+        reply = self.call("POST", path, message)
+        assert reply.status == 204, reply
+        return reply.headers["stream-next-offset"]
+
+    def events(self, path: str) -> list[Any]:
+        messages = self.call("GET", path).body
+        assert isinstance(messages, list)
+        return messages
+
+    # Subscriptions
+
+    def sub(self, name: str, *behind: str) -> str:
+        return "/".join(("__ds/subscriptions", quote(name, safe=""), *behind))
+
+    def pull(self, name: str, pattern: str | None = "events/*", **more: object) -> Reply:
+        """Make a pull-wake subscription."""
+        body = {"type": "pull-wake", "wake_stream": "wake/pool", "lease_ttl_ms": 1000, **more}
+        return self.call("PUT", self.sub(name), {**body, "pattern": pattern})
+
+    def hook(self, name: str, url: str, pattern: str | None = "events/*", **more: object) -> Reply:
+        """Make a webhook subscription."""
+        body = {"type": "webhook", "webhook": {"url": url}, "lease_ttl_ms": 1000, **more}
+        return self.call("PUT", self.sub(name), {**body, "pattern": pattern})
+
+    def show(self, name: str) -> Any:
+        reply = self.call("GET", self.sub(name))
+        assert reply.status == 200, reply
+        return reply.body
+
+    def acked(self, name: str) -> dict[str, str]:
+        return {item["path"]: item["acked_offset"] for item in self.show(name)["streams"]}
+
+    def claim(self, name: str, worker: str = "one") -> Reply:
+        return self.call("POST", self.sub(name, "claim"), {"worker": worker})
+
+    def ack(
+        self,
+        name: str,
+        wake: Any,
+        *,
+        acks: dict[str, str] | None = None,
+        done: bool = True,
+        how: str = "ack",
+    ) -> Reply:
+        """Ack for a wake, as a claim or a webhook's body gives it; all that it lists by default."""
+        if acks is None:
+            acks = {item["path"]: item["tail_offset"] for item in wake["streams"]}
+        body = {
+            "wake_id": wake["wake_id"],
+            "generation": wake["generation"],
+            "acks": [{"stream": path, "offset": offset} for path, offset in acks.items()],
+            "done": done,
+        }
+        token = wake.get("token") or wake.get("callback_token")
+        return self.call("POST", self.sub(name, how), body, token)
+
+    def release(self, name: str, wake: Any) -> Reply:
+        body = {"wake_id": wake["wake_id"], "generation": wake["generation"]}
+        return self.call("POST", self.sub(name, "release"), body, wake["token"])
+
+
+def eventually(check: Callable[[], object], seconds: float = 10.0) -> Any:
+    """Ask again and again until the answer is truthy."""
+    until = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.01)
+    return found
+
+
+class Call(NamedTuple):
+    """A call that a webhook has received."""
+
+    at: float
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.raw)
+
+
+class Webhook:
+    """A webhook on this machine that answers as it is told."""
+
+    def __init__(self, status: int = 200, body: object = None) -> None:
+        self.status = status
+        self.body: object = body if body is not None else {}
+        self.delay = 0.0
+        self.raw_answer: bytes | None = None
+        self.calls: list[Call] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                raw = self.rfile.read(int(self.headers["Content-Length"]))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                outer.calls.append(Call(time.time(), self.path, headers, raw))
+                time.sleep(outer.delay)
+                if outer.raw_answer is not None:
+                    self.wfile.write(outer.raw_answer)
+                    return
+                data = json.dumps(outer.body).encode()
+                self.send_response(outer.status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+            def handle(self) -> None:
+                with suppress(ConnectionError):  # the server may hang up
+                    super().handle()
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook?x=1"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def wait_for(self, count: int, seconds: float = 10.0) -> Call:
+        """Wait for so many calls; gives the last of them."""
+        eventually(lambda: len(self.calls) >= count, seconds)
+        return self.calls[count - 1]

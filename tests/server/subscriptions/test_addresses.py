@@ -1,0 +1,112 @@
+"""Which URLs and addresses a webhook may have."""
+
+import pytest
+
+from headwater.server.subscriptions.addresses import (
+    Network,
+    Rejected,
+    Rules,
+    Target,
+    check_address,
+    check_url,
+)
+
+PUBLIC = Target("https", "hooks.example.com", 443, "/", local=False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://hooks.example.com/x",
+        "https://hooks.example.com:8443/x?y=1",
+        "https://8.8.8.8/",
+        "https://[2606:4700:4700::1111]/",
+    ],
+)
+def test_public_https_is_allowed(url: str) -> None:
+    assert isinstance(check_url(url, Rules()), Target)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://hooks.example.com/",
+        "ftp://hooks.example.com/",
+        "file:///etc/passwd",
+        "hooks.example.com",
+        "https://",
+        "https://user:pw@hooks.example.com/",
+        "https://hooks.example.com@10.0.0.1/",
+        "https://10.0.0.1/",
+        "https://172.16.0.1/",
+        "https://192.168.1.1/",
+        "https://127.0.0.1/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://100.100.100.200/",
+        "https://168.63.129.16/",
+        "https://0.0.0.0/",
+        "https://[::1]/",
+        "https://[::ffff:10.0.0.1]/",
+        "https://[64:ff9b::a00:1]/",
+        "https://[2002:a00:1::]/",
+        "https://[fd00:ec2::254]/",
+        "https://[fe80::1]/",
+        "https://2130706433/",
+        "https://0x7f.1/",
+        "https://127.1/",
+        "https://localhost/",
+        "https://x.localhost/",
+        "https://metadata.google.internal/",
+        "https://printer.local/",
+        "https://a b/",
+        "https://a\\b/",
+        "https://hooks.example.com:0/",
+        "https://hooks.example.com:99999/",
+        "https://exämple.com/",
+        "http://127.0.0.1/",
+        "http://localhost/",
+    ],
+)
+def test_anything_else_is_not(url: str) -> None:
+    assert isinstance(check_url(url, Rules()), Rejected), url
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:3000/", "http://127.0.0.1/", "http://127.0.0.5:99/x"]
+)
+def test_development_allows_this_machine(url: str) -> None:
+    target = check_url(url, Rules(allow_local=True))
+    assert isinstance(target, Target)
+    assert check_address("127.0.0.1", target, Rules(allow_local=True)) is None
+    assert isinstance(check_address("10.0.0.1", target, Rules(allow_local=True)), Rejected)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://10.0.0.1/hook", "http://example.com/", "http://127.1.0.1/", "http://localhost.a.com/"],
+)
+def test_development_allows_nothing_more(url: str) -> None:
+    assert isinstance(check_url(url, Rules(allow_local=True)), Rejected)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.9.8.7", "fe80::1%eth0", "224.0.0.1"])
+def test_a_public_name_must_not_resolve_to_a_local_address(address: str) -> None:
+    for rules in (Rules(), Rules(allow_local=True)):
+        assert isinstance(check_address(address, PUBLIC, rules), Rejected)
+    assert check_address("93.184.216.34", PUBLIC, Rules()) is None
+
+
+def test_a_list_of_hosts_shuts_out_all_others() -> None:
+    rules = Rules(hosts=("a.example.com", "*.b.example.com"))
+    assert isinstance(check_url("https://a.example.com/", rules), Target)
+    assert isinstance(check_url("https://x.y.b.example.com/", rules), Target)
+    for host in ("b.example.com", "xb.example.com", "aa.example.com", "8.8.8.8"):
+        assert isinstance(check_url(f"https://{host}/", rules), Rejected)
+
+
+def test_a_network_can_be_allowed() -> None:
+    rules = Rules(networks=(Network("10.1.0.0/16"),))
+    assert isinstance(check_url("https://10.1.2.3/", rules), Target)
+    assert isinstance(check_url("https://10.2.2.3/", rules), Rejected)
+    assert isinstance(check_url("http://10.1.2.3/", rules), Rejected)
+    assert check_address("10.1.2.3", PUBLIC, rules) is None

@@ -1,0 +1,127 @@
+"""A server that is killed in the middle of a wake, a lease and a retry goes on where it was."""
+
+import random
+import time
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.server.subscriptions.steps import Api, Webhook, eventually
+from tests.support.server import ServerProcess
+
+KILLS = 20
+LEASE_SECONDS = 1.5
+
+
+class Killable:
+    """A server that is killed and started again on its data."""
+
+    def __init__(self, folder: Path) -> None:
+        self._options = (
+            *("--allow-local-webhooks", "--store", str(folder)),
+            *("--checkpoint-interval", "0.3"),
+        )
+        self.kills = 0
+        self.start()
+
+    def start(self) -> Api:
+        self._server = ServerProcess(*self._options).__enter__()
+        self.api = Api(self._server.url)
+        return self.api
+
+    def kill_and_start(self) -> Api:
+        self._server.kill()
+        self.kills += 1
+        return self.start()
+
+    def stop(self) -> None:
+        assert self._server.stop() == 0
+        assert "Traceback" not in "".join(self._server.log)
+
+
+def test_no_wake_is_lost_no_stale_worker_acks_and_retries_keep_their_time(tmp_path: Path) -> None:
+    server = Killable(tmp_path / "data")
+    chance = random.Random(7)
+    held = 0
+    with Webhook(status=500) as broken, Webhook(body={"done": True}) as working:
+        for number in range(KILLS):
+            api = server.api
+            api.create("wake/pool")
+            api.pull("waking", "waking/**")
+            api.pull("leased", "leased/*", lease_ttl_ms=int(LEASE_SECONDS * 1000))
+            api.hook("called", working.url, "called/*")
+            assert api.hook(f"failing-{number}", broken.url, f"failing/{number}").status == 201
+            for path in (f"leased/{number}", f"failing/{number}"):
+                api.create(path, 1)
+            until = time.time() + LEASE_SECONDS
+            old = api.claim("leased", "old").body
+            failing = f"failing-{number}"
+            retry = eventually(partial(_next_attempt, api, failing))
+            calls = len(broken.calls)
+            # In the middle of these, at another point each time:
+            tail = api.create(f"waking/{number}", 1)
+            called = api.create(f"called/{number}", 1)
+            time.sleep(chance.uniform(0, 0.02))
+            api = server.kill_and_start()
+            held += _a_lease_is_held(api, until)
+            _no_wake_is_lost(api, number, tail)
+            _its_old_holder_is_fenced(api, old)
+            _a_retry_keeps_its_time(api, broken, failing, retry, calls)
+            eventually(partial(_is_acked, api, f"called/{number}", called))
+            assert api.call("DELETE", api.sub(failing)).status == 204
+    assert server.kills == KILLS
+    assert held > 0
+    server.stop()
+
+
+def _next_attempt(api: Api, name: str) -> Any:
+    return api.show(name)["delivery"]["next_attempt_at"]
+
+
+def _is_acked(api: Api, path: str, offset: str) -> bool:
+    return api.acked("called").get(path) == offset
+
+
+def _no_wake_is_lost(api: Api, number: int, tail: str) -> None:
+    generation = number + 1
+    eventually(
+        lambda: any(
+            (event["subscription_id"], event["generation"]) == ("waking", generation)
+            for event in api.events("wake/pool")
+        )
+    )
+    claimed = api.claim("waking").body
+    assert claimed["generation"] == generation
+    told = {item["path"]: item for item in claimed["streams"]}[f"waking/{number}"]
+    assert (told["tail_offset"], told["has_pending"]) == (tail, True)
+    assert api.ack("waking", claimed).body == {"ok": True, "next_wake": False}
+
+
+def _a_lease_is_held(api: Api, until: float) -> bool:
+    """Nobody else gets a lease that has not run out; False where it has, on a slow machine."""
+    reply = api.claim("leased", "too early")
+    if time.time() >= until:
+        return False
+    assert (reply.status, reply.code) == (409, "ALREADY_CLAIMED")
+    assert reply.body["error"]["current_holder"] == "old"
+    return True
+
+
+def _its_old_holder_is_fenced(api: Api, old: dict[str, Any]) -> None:
+    """Once the lease has run out the work goes to another, and the old worker can't ack."""
+    new = eventually(lambda: (reply := api.claim("leased", "new")).status == 200 and reply.body)
+    assert new["generation"] > old["generation"]
+    stale = api.ack("leased", old)
+    assert (stale.status, stale.code) == (409, "FENCED")
+    assert api.ack("leased", new).body == {"ok": True, "next_wake": False}
+
+
+def _a_retry_keeps_its_time(api: Api, broken: Webhook, name: str, retry: str, calls: int) -> None:
+    due = datetime.fromisoformat(retry).timestamp()
+    call = eventually(
+        lambda: next((c for c in broken.calls[calls:] if c.body["subscription_id"] == name), None)
+    )
+    assert call.at >= due - 0.01, "before its time"
+    assert call.body["generation"] == 1
+    eventually(lambda: api.show(name)["delivery"]["failed_attempts"] >= 2)

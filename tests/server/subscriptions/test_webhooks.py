@@ -1,0 +1,218 @@
+"""Webhooks: signed, retried, fenced, dead after too many failures (PROTOCOL 7.1)."""
+
+import json
+import re
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from tests.server.subscriptions.steps import Api, Call, Webhook, eventually
+from tests.support.server import ServerProcess
+
+
+@pytest.fixture
+def hook() -> Iterator[Webhook]:
+    with Webhook() as webhook:
+        yield webhook
+
+
+def decoded(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def signer(api: Api, call: Call) -> str:
+    """Verify a call as a receiver would; gives the id of the key."""
+    found = re.fullmatch(r"t=(\d+),kid=([^,]+),ed25519=([\w-]+)", call.headers["webhook-signature"])
+    assert found is not None
+    assert abs(int(found[1]) - call.at) < 5
+    (key,) = [
+        key for key in api.call("GET", "__ds/jwks.json").body["keys"] if key["kid"] == found[2]
+    ]
+    public = Ed25519PublicKey.from_public_bytes(decoded(key["x"]))
+    public.verify(decoded(found[3]), found[1].encode() + b"." + call.raw)
+    with pytest.raises(InvalidSignature):
+        public.verify(decoded(found[3]), found[1].encode() + b"." + call.raw + b" ")
+    return str(found[2])
+
+
+def test_a_call_is_signed_and_names_what_moved(api: Api, hook: Webhook) -> None:
+    made = api.hook("s", hook.url)
+    assert made.status == 201
+    tail = api.create("events/a", 1)
+    call = hook.wait_for(1)
+    assert signer(api, call) == made.body["webhook"]["signing"]["kid"]
+    assert call.path == "/hook?x=1"
+    assert call.headers["content-type"] == "application/json"
+    body: dict[str, Any] = call.body
+    assert body["subscription_id"] == "s"
+    assert body["generation"] == 1
+    assert body["callback_url"] == f"{api.url}/v1/stream/__ds/subscriptions/s/callback"
+    (stream,) = body["streams"]
+    assert (stream["path"], stream["tail_offset"]) == ("events/a", tail)
+
+
+def test_done_acks_what_the_call_told_and_no_more(api: Api, hook: Webhook) -> None:
+    hook.body, hook.delay = {"done": True}, 0.3
+    api.hook("s", hook.url)
+    first = api.create("events/a", 1)
+    told = hook.wait_for(1).body["streams"][0]
+    assert told["tail_offset"] == first
+    second = api.append("events/a")
+    again = hook.wait_for(2).body
+    assert again["generation"] == 2
+    assert again["streams"][0]["acked_offset"] == first
+    eventually(lambda: api.acked("s") == {"events/a": second})
+    assert len(hook.calls) == 2
+
+
+def test_a_callback_extends_and_ends_the_lease(api: Api, hook: Webhook) -> None:
+    api.hook("s", hook.url)
+    tail = api.create("events/a", 1)
+    wake = hook.wait_for(1).body
+    for _ in range(8):
+        time.sleep(0.2)
+        assert api.ack("s", wake, acks={}, done=False, how="callback").status == 200
+    assert len(hook.calls) == 1
+    assert api.ack("s", wake, how="callback").body == {"ok": True, "next_wake": False}
+    assert api.acked("s") == {"events/a": tail}
+    assert api.ack("s", wake, how="callback").code == "FENCED"
+
+
+def test_a_callback_may_come_before_the_answer(api: Api, hook: Webhook) -> None:
+    hook.delay = 0.5
+    api.hook("s", hook.url)
+    api.create("events/a", 1)
+    wake = hook.wait_for(1).body
+    assert api.ack("s", wake, how="callback").body == {"ok": True, "next_wake": False}
+    time.sleep(0.8)
+    assert len(hook.calls) == 1
+    assert api.show("s")["delivery"]["phase"] == "idle"
+
+
+def test_a_lease_without_callbacks_ends_and_wakes_again(api: Api, hook: Webhook) -> None:
+    api.hook("s", hook.url)
+    api.create("events/a", 1)
+    first, second = hook.wait_for(1), hook.wait_for(2, 4)
+    assert second.body["generation"] == 2
+    assert second.body["wake_id"] != first.body["wake_id"]
+    assert second.at - first.at >= 0.9
+    assert api.ack("s", first.body, how="callback").code == "FENCED"
+
+
+def test_failures_are_retried_with_the_same_wake_and_growing_pauses(
+    api: Api, hook: Webhook
+) -> None:
+    hook.status = 500
+    api.hook("s", hook.url)
+    api.create("events/a", 1)
+    hook.wait_for(1)
+    failed = eventually(lambda: (shown := api.show("s"))["status"] == "failed" and shown)
+    assert failed["delivery"]["failed_attempts"] == 1
+    assert "500" in failed["delivery"]["last_error"]
+    hook.wait_for(2)
+    eventually(lambda: api.show("s")["delivery"]["failed_attempts"] == 2)
+    hook.status, hook.body = 200, {"done": True}
+    hook.wait_for(3)
+    first, second, third = hook.calls
+    assert {call.body["wake_id"] for call in hook.calls} == {first.body["wake_id"]}
+    assert 0.95 <= second.at - first.at <= 1.6
+    assert 1.55 <= third.at - second.at <= 2.8
+    eventually(lambda: api.show("s")["status"] == "active")
+    assert api.show("s")["delivery"]["failed_attempts"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n", "302"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100_000, "longer than"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 60_000, "too long"),
+        (b"nonsense\r\n\r\n", "not HTTP"),
+        (b"", "without an answer"),
+    ],
+)
+def test_answers_that_are_none_count_as_failures(
+    api: Api, hook: Webhook, answer: bytes, reason: str
+) -> None:
+    hook.raw_answer = answer
+    api.hook("s", hook.url)
+    api.create("events/a", 1)
+    shown = eventually(lambda: (s := api.show("s"))["status"] == "failed" and s)
+    assert reason in shown["delivery"]["last_error"]
+
+
+def test_a_slow_answer_is_not_waited_for_longer_than_the_lease(api: Api, hook: Webhook) -> None:
+    hook.delay = 3.0
+    api.hook("s", hook.url)
+    api.create("events/a", 1)
+    shown = eventually(lambda: (s := api.show("s"))["status"] == "failed" and s, 2.5)
+    assert "in time" in shown["delivery"]["last_error"]
+
+
+def test_too_many_failures_end_in_death_until_it_is_confirmed(
+    hook: Webhook, tmp_path: Path
+) -> None:
+    options = ("--allow-local-webhooks", "--webhook-attempts", "2")
+    hook.status = 503
+    with ServerProcess(*options, "--store", str(tmp_path / "data")) as server:
+        api = Api(server.url)
+        api.hook("s", hook.url)
+        api.create("events/a", 1)
+        eventually(lambda: api.show("s")["status"] == "dead")
+        wake = hook.wait_for(2).body
+        assert api.ack("s", wake, how="callback").code == "FENCED"
+        api.append("events/a")
+        time.sleep(0.3)
+        assert len(hook.calls) == 2
+    with ServerProcess(*options, "--store", str(tmp_path / "data")) as server:
+        api = Api(server.url)
+        shown = api.show("s")
+        assert shown["status"] == "dead"
+        assert shown["delivery"]["failed_attempts"] == 2
+        hook.status, hook.body = 200, {"done": True}
+        assert api.hook("s", hook.url).status == 200
+        call = hook.wait_for(3)
+        assert call.body["generation"] == 2
+        assert call.body["callback_url"].startswith(server.url)
+        eventually(lambda: api.show("s")["status"] == "active")
+
+
+def test_keys_are_rotated_kept_and_stay_published(hook: Webhook, tmp_path: Path) -> None:
+    options = (
+        *("--allow-local-webhooks", "--store", str(tmp_path / "data")),
+        *("--webhook-key-overlap", "2"),
+    )
+    hook.body = {"done": True}
+    with ServerProcess(*options) as server:
+        api = Api(server.url)
+        api.hook("s", hook.url)
+        api.create("events/a", 1)
+        first = signer(api, hook.wait_for(1))
+        rotated = api.call("POST", "__ds/keys/rotate").body
+        assert rotated["kid"] != first
+        assert rotated["published"] == [rotated["kid"], first]
+        assert signer(api, hook.calls[0]) == first
+        api.append("events/a")
+        assert signer(api, hook.wait_for(2)) == rotated["kid"]
+    with ServerProcess(*options) as server:
+        api = Api(server.url)
+        api.append("events/a")
+        assert signer(api, hook.wait_for(3)) == rotated["kid"]
+        eventually(lambda: len(api.call("GET", "__ds/jwks.json").body["keys"]) == 1)
+        jwks = api.call("GET", "__ds/jwks.json")
+        assert jwks.headers["content-type"] == "application/jwk-set+json"
+        assert jwks.headers["cache-control"] == "public, max-age=300"
+        assert json.dumps(jwks.body).count("private") == 0
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "http://localhost/x"])
+def test_webhooks_on_this_machine_have_to_be_allowed(url: str) -> None:
+    with ServerProcess() as server:
+        refused = Api(server.url).hook("s", url)
+    assert (refused.status, refused.code) == (400, "WEBHOOK_URL_REJECTED")
