@@ -4,10 +4,15 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headwater.client import Client, subscriptions
 from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +24,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in BLOCK.finditer((ROOT / page).read_text())]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quick-start.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quick-start.md", "docs/subscriptions.md"])
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     parts = blocks(page)
     assert any(language == "bash" for language, _ in parts)
@@ -58,3 +63,35 @@ def test_the_mounting_page_shows_an_application_that_starts() -> None:
     scope: dict[str, object] = {"__name__": "main"}
     exec(compile(code, "main.py", "exec"), scope)
     assert "app" in scope
+
+
+def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for_more() -> None:
+    (code,) = [text for language, text in blocks("docs/subscriptions.md") if language == "python"]
+    done: list[tuple[str, bytes]] = []
+    with ServerProcess() as server, Client(server.url) as client:
+        client.stream("wake/mail").create(content_type="application/json")
+        config = {"type": "pull-wake", "pattern": "mail/*", "wake_stream": "wake/mail"}
+        client.run(subscriptions.create(server.url, "mailer", config))
+        client.stream("mail/before").create(b"[1,2]", content_type="application/json")
+        scope: dict[str, Any] = {"__name__": "worker"}
+        exec(compile(code, "worker.py", "exec"), scope)
+        scope["process"] = lambda path, message: done.append((path, message))
+        worker = threading.Thread(target=scope["work"], args=(client, "mailer", "wake/mail"))
+        worker.start()
+        _wait_until(lambda: len(done) == 2)
+        for number in range(3):
+            client.stream(f"mail/{number}").create(b"[3]", content_type="application/json")
+            _wait_until(lambda: len(done) == 3 + number)  # noqa: B023 - asked at once
+        client.stream("wake/mail").close()
+        worker.join(20)
+        assert not worker.is_alive()
+        assert client.run(subscriptions.claim(server.url, "mailer", "late")) is None
+    assert done[:2] == [("mail/before", b"1"), ("mail/before", b"2")]
+    assert sorted(done[2:]) == [(f"mail/{number}", b"3") for number in range(3)]
+
+
+def _wait_until(check: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < until
+        time.sleep(0.01)

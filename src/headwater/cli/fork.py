@@ -6,7 +6,7 @@ from headwater.cli.targets import connected, target, url_option
 from headwater.cli.values import check_expiry, offset, time
 
 
-@click.command()
+@click.command(short_help="Create TARGET with the data of SOURCE.")
 @click.argument("source")
 @click.argument("new_stream", metavar="TARGET")
 @click.option(

@@ -5,7 +5,7 @@ import click
 from headwater.cli.targets import connected, target, url_option
 
 
-@click.command()
+@click.command(short_help="Show where a stream ends and what it holds.")
 @click.argument("stream")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @url_option

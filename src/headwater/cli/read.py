@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.client.following import Live
 
 
-@click.command()
+@click.command(short_help="Print a stream, JSON messages one per line.")
 @click.argument("stream")
 @click.option(
     "--offset",

@@ -1,4 +1,4 @@
-"""Small facts about files: syncing a directory, and the lock of a data directory."""
+"""Small facts about files: syncing them, and the lock and the reserve of a data directory."""
 
 import fcntl
 import os
@@ -27,6 +27,37 @@ def sync_file(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+class Reserve:
+    """Room kept back by the file `RESERVE`: a full disk can only be emptied with some of it.
+
+    A deletion is a record in the journal and a transaction of the catalog before it frees anything.
+    """
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._path = folder / "RESERVE"
+        self._size = size
+        self.held = False
+
+    def hold(self) -> bool:
+        """Take the room, if there is so much; tells whether it is held."""
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.posix_fallocate(fd, 0, self._size)
+            finally:
+                os.close(fd)
+        except OSError:
+            self.release()
+        else:
+            self.held = True
+        return self.held
+
+    def release(self) -> None:
+        """Give the room to whoever needs it now."""
+        self.held = False
+        self._path.unlink(missing_ok=True)
 
 
 class DirectoryLock:

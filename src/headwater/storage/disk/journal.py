@@ -63,6 +63,12 @@ def retire(folder: Path, before: int) -> None:
                 path.unlink()
 
 
+def drop_spares(folder: Path) -> None:
+    """Give back the room of the files that are kept to be written over."""
+    for spare in folder.glob("*.spare"):
+        spare.unlink(missing_ok=True)
+
+
 def _seed(number: int) -> int:
     return crc32(number.to_bytes(8, "little"))
 

@@ -18,7 +18,8 @@ from headwater.storage.disk import checkpoint, faults
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.commits import GroupCommit
 from headwater.storage.disk.compaction import compact_if_needed
-from headwater.storage.disk.journal import JournalWriter, retire
+from headwater.storage.disk.files import Reserve
+from headwater.storage.disk.journal import NO_ROOM, JournalWriter, drop_spares, retire
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers, segment_path
@@ -27,6 +28,7 @@ log: Final = logging.getLogger("headwater.disk")
 
 MIB: Final = 1024 * 1024
 _RETRY_SECONDS: Final = 1.0
+_NO_RESERVE: Final = StoreUnwritable("the disk is full but for a reserve", full=True)
 
 
 class DiskOptions(msgspec.Struct, frozen=True):
@@ -55,6 +57,8 @@ class Saver:
         commits: GroupCommit,
         files: SegmentFiles,
         metrics: Metrics,
+        *,
+        reserve: Reserve,
     ) -> None:
         self._loop = loop
         self._journals = journals
@@ -77,8 +81,10 @@ class Saver:
         self._closing = False
         self._evicting = False
         self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
-        self.stuck: StoreUnwritable | None = None
-        """Set while memory is full because a checkpoint failed: nothing more is taken in."""
+        self._reserve = reserve
+        self.stuck: StoreUnwritable | None = None if reserve.held else _NO_RESERVE
+        """Set while memory is full because a checkpoint failed, or the disk is so full that there
+        is no reserve: nothing more is taken in but deletions."""
 
     async def close(self) -> None:
         """Save everything and stop; nothing may be handed over any more."""
@@ -106,6 +112,7 @@ class Saver:
             registry.tail_bytes >= options.memory_budget // 4
             or len(registry.dirty) >= options.max_dirty_streams
             or written >= options.journal_bytes
+            or self.stuck is not None
         ):
             self._begin()
         elif written >= options.journal_bytes // 2:
@@ -116,10 +123,22 @@ class Saver:
         )
 
     def is_still_stuck(self) -> bool:
-        """Try another checkpoint before anything more is taken in."""
-        if self._commits.idle:
-            self._begin()
+        """Look for room, or try another checkpoint, before anything more is taken in."""
+        if self._commits.idle and self._saving is None:
+            # Neither a deletion nor a checkpoint is using the room that the reserve gave up.
+            if self.stuck is _NO_RESERVE and self._reserve.hold():
+                self.stuck = None
+            else:
+                self._begin()
         return self.stuck is not None
+
+    def make_room(self) -> bool:
+        """Give up the reserve for a deletion; tells whether there was one."""
+        if not self._reserve.held:
+            return False
+        self._reserve.release()
+        self.stuck = _NO_RESERVE
+        return True
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._options.checkpoint_seconds, self._tick)
@@ -167,9 +186,7 @@ class Saver:
         unused: list[int] = []
         error: Exception | None = None
         try:
-            unused = checkpoint.write(
-                snapshot, self._segments, segment, self._catalog, self._metrics
-            )
+            unused = self._write(snapshot, segment)
             faults.reach("journal-before-delete")
             retire(self._journals, snapshot.journal_from)
             faults.reach("journal-deleted")
@@ -187,6 +204,19 @@ class Saver:
             except Exception:
                 log.exception("compaction failed")
 
+    def _write(self, snapshot: checkpoint.Snapshot, segment: int) -> list[int]:
+        save = partial(
+            checkpoint.write, snapshot, self._segments, segment, self._catalog, self._metrics
+        )
+        try:
+            return save()
+        except OSError as error:
+            if error.errno not in NO_ROOM or not self._reserve.held:
+                raise
+            # It may free more than it takes.
+            self._reserve.release()
+            return save()
+
     def _saved(
         self, snapshot: checkpoint.Snapshot, unused: list[int], error: Exception | None
     ) -> None:
@@ -196,17 +226,25 @@ class Saver:
             self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
             self._forget(unused)
             self._registry.evict(self._options.max_loaded_streams)
-            self.stuck = None
+            self.stuck = None if self._hold_reserve() else _NO_RESERVE
         else:
             log.error("checkpoint failed, the journal keeps everything error=%s", error)
             checkpoint.failed(snapshot, self._registry)
             self._failed_at = perf_counter()
             if self._registry.tail_bytes >= self._options.memory_budget:
                 self.stuck = StoreUnwritable(f"a checkpoint failed: {error}", full=True)
+            elif not self._reserve.held:
+                self.stuck = _NO_RESERVE
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.set_result(None)
         self._commits.release()
+
+    def _hold_reserve(self) -> bool:
+        if self._reserve.held or self._reserve.hold():
+            return True
+        drop_spares(self._journals)
+        return self._reserve.hold()
 
     def evict_soon(self) -> None:
         """Let go of streams that were only looked at: not now, since the caller holds one."""

@@ -50,7 +50,7 @@ from headwater.storage.disk.catalog import FILE as CATALOG_FILE
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.commits import GroupCommit
 from headwater.storage.disk.documents import KeepOperation
-from headwater.storage.disk.files import DirectoryLock
+from headwater.storage.disk.files import DirectoryLock, Reserve
 from headwater.storage.disk.journal import NO_ROOM, JournalWriter, journal_numbers
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.records import (
@@ -69,7 +69,7 @@ from headwater.storage.disk.registry import (
     DeleteOperation,
     Registry,
 )
-from headwater.storage.disk.saving import DiskOptions, Saver
+from headwater.storage.disk.saving import MIB, DiskOptions, Saver
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers
 from headwater.storage.disk.streams import DiskStream
 from headwater.storage.disk.syncing import new_sync
@@ -126,6 +126,8 @@ class DiskStore(Store):
             # Reads before the crash may not have been saved: no sliding window ends early for it.
             registry.oldest_access = self._clock()
         number = recover(journals, segments, catalog, registry, metrics)
+        reserve = Reserve(self.folder, min(MIB, options.journal_bytes))
+        reserve.hold()
         journal = JournalWriter(journals, number, options.journal_bytes)
         if catalog.meta("clean", 1):
             catalog.put("clean", 0)
@@ -142,6 +144,7 @@ class DiskStore(Store):
             self._commits,
             self._files,
             metrics,
+            reserve=reserve,
         )
 
     async def close(self) -> None:
@@ -216,6 +219,8 @@ class DiskStore(Store):
                 sub_offset=origin.sub_offset,
                 at=origin.at,
             )
+        if self._saver.stuck is not None and self._saver.is_still_stuck():
+            return self._saver.stuck
         registry = self._registry
         number = registry.next_epoch
         registry.next_epoch += 1
@@ -285,7 +290,12 @@ class DiskStore(Store):
     async def _delete(self, stream: DiskStream, now: float) -> StoreUnwritable | None:
         operation = DeleteOperation(self._registry, stream)
         stream.commit = self._commits.add(encode_delete(stream.number, now), operation)
-        return await self._settled(stream)
+        error = await self._settled(stream)
+        if error is not None and error.full and self._saver.make_room():
+            if stream.unsettled or stream.deleted:  # somebody else deletes it by now
+                return await self._settled(stream)
+            return await self._delete(stream, now)
+        return error
 
     async def expire(self, now: float, limit: int) -> int:
         removed = 0

@@ -1,0 +1,172 @@
+"""The calls of subscriptions: made, looked at and dropped, and worked on by pull-wake workers.
+
+As with streams, a call is the request to send and the reading of its answer; run it with
+`Client.run`. `base_url` is the server's, as a client has it.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from headwater.client.calls import Call
+from headwater.client.failures import failure, unexpected
+from headwater.client.messages import Answer, Request, stream_url, with_query
+
+T = TypeVar("T")
+
+Description = dict[str, Any]
+"""A subscription as the server describes it."""
+
+
+class WakeStream(Struct, frozen=True):
+    """A stream of a wake: read it behind `acked_offset`."""
+
+    path: str
+    acked_offset: str
+    tail_offset: str
+    has_pending: bool
+    link_type: str = "glob"
+
+
+class Claim(Struct, frozen=True):
+    """A wake that this worker holds the lease of."""
+
+    wake_id: str
+    generation: int
+    token: str
+    streams: list[WakeStream]
+    lease_ttl_ms: int
+
+
+class Acked(Struct, frozen=True):
+    """What became of an ack."""
+
+    next_wake: bool
+    token: str = ""
+    """A newer token, where the lease goes on."""
+
+
+class Page(Struct, frozen=True):
+    """Some subscriptions, and the id behind which there may be more."""
+
+    subscriptions: list[Description]
+    next: str | None = None
+
+
+def create(base_url: str, subscription: str, config: Description) -> Call[tuple[Description, bool]]:
+    """Make a subscription, or confirm it; gives its description and whether it is new."""
+    request = _request("PUT", base_url, subscription, body=config)
+
+    def interpret(answer: Answer) -> tuple[Description, bool]:
+        return _read(answer, {200, 201}, Description), answer.status == 201
+
+    return Call(request, interpret)
+
+
+def show(base_url: str, subscription: str) -> Call[Description]:
+    """Describe a subscription with its links."""
+    return Call(_request("GET", base_url, subscription), _reader(Description))
+
+
+def delete(base_url: str, subscription: str) -> Call[None]:
+    """Drop a subscription."""
+    return Call(_request("DELETE", base_url, subscription), _nothing)
+
+
+def page(base_url: str, after: str = "") -> Call[Page]:
+    """List subscriptions in the order of their ids."""
+    url = with_query(stream_url(base_url, "__ds/subscriptions"), ("after", after))
+    return Call(Request("GET", url), _reader(Page))
+
+
+def rotate_keys(base_url: str) -> Call[Description]:
+    """Have webhooks signed with a new key from now on."""
+    url = stream_url(base_url, "__ds/keys/rotate")
+    return Call(Request("POST", url, repeatable=False), _reader(Description))
+
+
+def claim(base_url: str, subscription: str, worker: str) -> Call[Claim | None]:
+    """Claim what is pending; None where there is nothing, or another worker has it."""
+    request = _request(
+        "POST", base_url, subscription, "claim", body={"worker": worker}, repeatable=False
+    )
+
+    def interpret(answer: Answer) -> Claim | None:
+        if answer.status == 409 and _code(answer) in {"ALREADY_CLAIMED", "NO_PENDING_WORK"}:
+            return None
+        return _read(answer, {200}, Claim)
+
+    return Call(request, interpret)
+
+
+def ack(
+    base_url: str, subscription: str, held: Claim, offsets: dict[str, str], *, done: bool
+) -> Call[Acked]:
+    """Say how far streams were processed; without `done` it extends the lease."""
+    acks = [{"stream": path, "offset": offset} for path, offset in offsets.items()]
+    body = {"wake_id": held.wake_id, "generation": held.generation, "acks": acks, "done": done}
+    request = _request("POST", base_url, subscription, "ack", body=body, token=held.token)
+    return Call(request, _reader(Acked))
+
+
+def release(base_url: str, subscription: str, held: Claim) -> Call[None]:
+    """Let go without acking: another worker is woken."""
+    body = {"wake_id": held.wake_id, "generation": held.generation}
+    request = _request("POST", base_url, subscription, "release", body=body, token=held.token)
+    return Call(request, _nothing)
+
+
+def _request(
+    method: str,
+    base_url: str,
+    subscription: str,
+    action: str = "",
+    *,
+    body: object = None,
+    token: str = "",
+    repeatable: bool = True,
+) -> Request:
+    url = stream_url(base_url, "__ds/subscriptions") + "/" + quote(subscription, safe="")
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    data = b"" if body is None else msgspec.json.encode(body)
+    return Request(
+        method, f"{url}/{action}" if action else url, headers, data, repeatable=repeatable
+    )
+
+
+def _reader(kind: type[T]) -> Callable[[Answer], T]:
+    return lambda answer: _read(answer, {200}, kind)
+
+
+def _read(answer: Answer, success: set[int], kind: type[T]) -> T:
+    if answer.status not in success:
+        raise failure(answer)
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except msgspec.DecodeError as error:
+        raise unexpected(answer, f"something else than was asked for ({error})") from None
+
+
+def _nothing(answer: Answer) -> None:
+    if answer.status != 204:
+        raise failure(answer)
+
+
+class _Error(Struct, frozen=True):
+    code: str = ""
+
+
+class _Body(Struct, frozen=True):
+    error: _Error = _Error()
+
+
+def _code(answer: Answer) -> str:
+    try:
+        return msgspec.json.decode(answer.body, type=_Body).error.code
+    except msgspec.DecodeError:
+        return ""
