@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from headwater.storage.disk.faults import KILL_POINTS
-from tests.crash.actors import Gate, Reader, Writer
+from tests.crash.actors import Client, Gate, Reader, Writer
 from tests.crash.checking import check
 from tests.crash.ledger import Ledger, Record, Step
 from tests.crash.process import DiskServer
@@ -75,11 +75,15 @@ class Run:
         self.gate = Gate()
         self.ledger = Ledger()
         self.reached: set[str] = set()
+        self.clients: list[Client] = []
         self.server = self.start()
+
+    def begin(self) -> None:
+        """Make the streams that all share, and let the clients start."""
         with Wire(self.server.port) as wire:
-            self.shared = [self._share(wire, kind) for kind in (JSON, BINARY)]
+            shared = [self._share(wire, kind) for kind in (JSON, BINARY)]
         self.clients = [
-            *(Writer(f"writer{n}", self.gate, self.ledger, SEED, self.shared) for n in range(4)),
+            *(Writer(f"writer{n}", self.gate, self.ledger, SEED, shared) for n in range(4)),
             *(
                 Reader(f"reader-{mode}", self.gate, self.ledger, SEED, mode)
                 for mode in ("long-poll", "sse", "catch-up")
@@ -154,6 +158,7 @@ class Run:
 def test_nothing_acknowledged_is_lost_whenever_the_server_is_killed(tmp_path: Path) -> None:
     run = Run(tmp_path / "data")
     try:
+        run.begin()
         kills = list(plan(KILLS, run.random))
         run.server.kill()
         for kill in kills:

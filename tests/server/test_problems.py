@@ -166,7 +166,7 @@ class TestPaths:
             "/v1/stream/%ff",
             "/v1/stream/%ed%a0%80",
             "/v1/stream/%e2%80%ae",
-            "/v1/stream/__ds/subscriptions",
+            "/v1/stream/__ds",
             "/v1/stream/%5f%5fds/x",
             "/v1/stream/" + "x" * 1025,
             "/v1/stream/" + "%C3%A9" * 513,

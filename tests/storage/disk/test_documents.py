@@ -1,0 +1,83 @@
+"""Documents on disk: kept through restarts, checkpoints and repairs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.store import DiskStore
+
+OFTEN = DiskOptions(checkpoint_seconds=0.01, journal_bytes=4096)
+
+
+def run(
+    folder: Path, scenario: Callable[[DiskStore], Awaitable[None]], options: DiskOptions
+) -> None:
+    async def opened() -> None:
+        store = DiskStore(folder, options)
+        await store.open()
+        try:
+            await scenario(store)
+        finally:
+            await store.close()
+
+    asyncio.run(opened())
+
+
+def test_documents_survive_a_restart_and_so_do_deletions(tmp_path: Path) -> None:
+    async def first(store: DiskStore) -> None:
+        await store.keep({"a/1": b"one", "a/2": b"two", "b": b"\x00\xff"})
+
+    async def second(store: DiskStore) -> None:
+        assert await store.documents("") == {"a/1": b"one", "a/2": b"two", "b": b"\x00\xff"}
+        await store.keep({"a/1": None, "a/2": b"three"})
+
+    async def third(store: DiskStore) -> None:
+        assert await store.documents("a/") == {"a/2": b"three"}
+
+    for scenario in (first, second, third):
+        run(tmp_path / "data", scenario, DiskOptions())
+
+
+def test_documents_that_no_checkpoint_has_saved_come_back_from_the_journal(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        crashed = DiskStore(tmp_path / "data")
+        await crashed.open()
+        await crashed.keep({"a": b"1", "b": b"2"})
+        await crashed.keep({"a": None})
+        # As a crash would leave it: nothing is saved, only the lock has to go.
+        crashed._lock.release()
+        again = DiskStore(tmp_path / "data")
+        await again.open()
+        assert await again.documents("") == {"b": b"2"}
+        await again.close()
+        crashed._saver._timer.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_documents_stay_visible_while_checkpoints_move_them(tmp_path: Path) -> None:
+    async def scenario(store: DiskStore) -> None:
+        expected: dict[str, bytes] = {}
+        for number in range(300):
+            key = f"k/{number % 40:02d}"
+            value = b"%d" % number if number % 7 else None
+            await store.keep({key: value})
+            expected.pop(key, None)
+            if value is not None:
+                expected[key] = value
+            assert await store.documents("k/") == dict(sorted(expected.items()))
+            if number % 20 == 0:
+                await asyncio.sleep(0.02)
+
+    run(tmp_path / "data", scenario, OFTEN)
+
+
+def test_two_prefixes_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+    async def scenario(store: DiskStore) -> None:
+        await store.keep({"link/a/x": b"1", "link/a": b"2", "link/ab/x": b"3", "link/a0": b"4"})
+        for _ in range(2):
+            assert list(await store.documents("link/a/")) == ["link/a/x"]
+            await asyncio.sleep(0.05)
+
+    run(tmp_path / "data", scenario, OFTEN)
