@@ -48,7 +48,6 @@ class Saver:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         journals: Path,
         segments: Path,
         options: DiskOptions,
@@ -60,7 +59,7 @@ class Saver:
         *,
         reserve: Reserve,
     ) -> None:
-        self._loop = loop
+        loop = self._loop = asyncio.get_running_loop()
         self._journals = journals
         self._segments = segments
         self._options = options

@@ -135,7 +135,6 @@ class DiskStore(Store):
         self._sync = new_sync(loop) if options.durability == "fsync" else None
         self._commits = GroupCommit(loop, journal, self._sync, metrics, self._after_batch)
         self._saver = Saver(
-            loop,
             journals,
             segments,
             options,
