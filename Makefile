@@ -60,5 +60,5 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 
 node_modules/.installed: package.json package-lock.json
 	@echo "Installing the public conformance suite, client and peer from npm ..."
-	npm ci --ignore-scripts --silent
+	npm install --no-save --ignore-scripts --silent
 	@touch $@

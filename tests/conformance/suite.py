@@ -27,7 +27,7 @@ def run_suite(url: str, report: Path, *, subscriptions: bool = False) -> Verdict
     """Run the whole suite against a server that listens at `url`."""
     node = shutil.which("node")
     assert node, "the conformance suite needs Node.js"
-    assert VITEST.exists(), "the conformance suite is not installed: run 'make test', or 'npm ci'"
+    assert VITEST.exists(), "the conformance suite is not installed: run 'make test'"
     result = subprocess.run(
         [node, str(VITEST), "run", SUITE, "--reporter=json", f"--outputFile={report}"],
         cwd=ROOT,
