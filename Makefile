@@ -31,7 +31,12 @@ conformance: $(VENV)/.dev node_modules/.installed ## the public conformance suit
 	$(BIN)/python -m pytest tests/conformance
 
 bench: $(VENV)/.dev node_modules/.installed ## measure beside npm's server (BENCH="--only A1,R1 --quick")
+ifdef BENCH
 	$(BIN)/python -m bench $(BENCH)
+else
+	$(BIN)/python -m bench --store memory
+	$(BIN)/python -m bench --store disk
+endif
 
 requirements: $(VENV)/.dev ## compile the pinned requirements anew
 	$(BIN)/python -m pip install --quiet uv

@@ -24,18 +24,33 @@ log: Final = logging.getLogger("headwater.disk")
 MERGE_AT: Final = 8
 _TIER: Final = 4
 _LARGE: Final = 256 * 1024 * 1024
+_MAX_FILES: Final = 32
+_MAX_ROUND: Final = MERGE_AT * _LARGE
 _MAX_EXTENT: Final = 8 * 1024 * 1024
 
 
 def choose(segments: list[tuple[int, int, int]]) -> list[int]:
-    """Pick the segments to rewrite together; none if all is well."""
-    tiers: dict[int, list[int]] = defaultdict(list)
+    """Pick the segments to rewrite together; none if all is well.
+
+    There is one round for each checkpoint, so it has to take all that is due: one mostly dead
+    segment at a time would hold up the merges of all others.
+    """
+    sparse: list[tuple[int, int]] = []
+    tiers: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for number, size, live in segments:
         if live * 2 < size:
-            return [number]
-        if live < _LARGE:
-            tiers[_tier(live)].append(number)
-    return next((numbers for numbers in tiers.values() if len(numbers) >= MERGE_AT), [])
+            sparse.append((number, live))
+        elif live < _LARGE:
+            tiers[_tier(live)].append((number, live))
+    crowded = max(tiers.values(), key=len, default=[])
+    chosen: list[int] = []
+    total = 0
+    for number, live in sparse + (crowded if len(crowded) >= MERGE_AT else []):
+        if len(chosen) == _MAX_FILES or (chosen and total + live > _MAX_ROUND):
+            break
+        chosen.append(number)
+        total += live
+    return chosen
 
 
 def _tier(size: int) -> int:
