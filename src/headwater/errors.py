@@ -2,6 +2,7 @@
 
     HeadwaterError
     ├── SettingsError              an option or environment variable can't be used
+    ├── CannotListen               the address can't be listened on
     ├── StoreError                 the store can't do what it was asked to
     │   ├── StoreNotOpen           it has not been opened, or is closed already
     │   ├── StoreLocked            another process uses its directory
@@ -44,6 +45,17 @@ class SettingsError(HeadwaterError):
         self.name = name
         self.value = value
         self.expected = expected
+
+
+class CannotListen(HeadwaterError):
+    """The address can't be listened on: it is taken, not ours, or not allowed."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"Can't listen on {host}:{port}: {reason}. Choose another --host or --port."
+        )
+        self.host = host
+        self.port = port
 
 
 class StoreError(HeadwaterError):

@@ -51,9 +51,8 @@ def serve(**options: Any) -> None:
     except HeadwaterError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        where = f"{options['host']}:{options['port']}"
         raise click.ClickException(
-            f"Can't listen on {where}: {error.strerror or error}. Choose another --host or --port."
+            f"'{options['store']}' can't be used as a store: {error.strerror or error}."
         ) from None
     click.echo("Headwater has stopped.", err=True)
 

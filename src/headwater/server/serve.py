@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from headwater.errors import SettingsError
+from headwater.errors import CannotListen, SettingsError
 from headwater.server.app import Application
 from headwater.server.http import Connection
 from headwater.server.settings import Settings
@@ -62,17 +62,10 @@ class Server:
     async def start(self) -> None:
         """Open the store and listen."""
         await self.store.open()
-        loop = asyncio.get_running_loop()
         wire = self._wire = Wire(self.app)
         try:
             await self.app.start()
-            self._listener = await loop.create_server(
-                lambda: Connection(wire),
-                self.settings.host,
-                self.settings.port,
-                backlog=4096,
-                family=socket.AF_UNSPEC,
-            )
+            self._listener = await self._listen(wire)
         except BaseException:
             await self.app.stop()
             await self.store.close()
@@ -81,6 +74,15 @@ class Server:
             asyncio.create_task(_every(_sweep_seconds(self.settings), self._sweep)),
             asyncio.create_task(self._reap()),
         ]
+
+    async def _listen(self, wire: Wire) -> asyncio.Server:
+        host, port = self.settings.host, self.settings.port
+        try:
+            return await asyncio.get_running_loop().create_server(
+                lambda: Connection(wire), host, port, backlog=4096, family=socket.AF_UNSPEC
+            )
+        except OSError as error:
+            raise CannotListen(host, port, error.strerror or str(error)) from error
 
     async def stop(self) -> None:
         """Answer what is under way, end live readers, then close."""
