@@ -91,8 +91,9 @@ def test_closing_leaves_no_thread_and_no_file_behind(make: Make) -> None:
     threads = threading.active_count()
     files = len(list(Path("/proc/self/fd").iterdir()))
     asyncio.run(scenario())
-    assert threading.active_count() == threads
-    assert len(list(Path("/proc/self/fd").iterdir())) == files
+    # Not "==": what earlier tests left to the collector may go meanwhile.
+    assert threading.active_count() <= threads
+    assert len(list(Path("/proc/self/fd").iterdir())) <= files
 
 
 def test_linux_needs_no_thread() -> None:
