@@ -103,7 +103,7 @@ class Pair(RuleBasedStateMachine):
 
     def _memory(self, name: str, *arguments: object) -> Any:
         if name == "append_at_once":
-            return self._runner.run(at_once(self.memory, *arguments))  # type: ignore[arg-type]
+            return self._runner.run(at_once(self.memory, *arguments))  # type: ignore[arg-type] # as the rule gave them
         return self._runner.run(getattr(self.memory, name)(*arguments))
 
     def _both(self, name: str, *arguments: object) -> tuple[Any, Any]:
