@@ -9,7 +9,7 @@ from headwater.protocol.framing import render
 from headwater.protocol.lifecycle import Append, Create
 from headwater.protocol.offsets import START, Now, Offset
 from headwater.protocol.producers import ProducerClaim
-from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo, to_bytes
+from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo
 
 T0: Final = 1_800_000_000.0
 JSON: Final = "application/json"
@@ -113,13 +113,13 @@ async def head(store: Store, path: str = "s", now: float = T0) -> StreamInfo:
 
 
 def _joined(chunk: Chunk) -> list[bytes]:
-    return [to_bytes(chunk.buffers)] if chunk.buffers else []
+    return [b"".join(chunk.buffers)] if chunk.buffers else []
 
 
 def body_of(chunk: Chunk) -> bytes:
     """Give what a client would get."""
     return b"".join(
-        render([to_bytes(chunk.buffers)] if chunk.buffers else [], chunk.info.config.media_type)
+        render([b"".join(chunk.buffers)] if chunk.buffers else [], chunk.info.config.media_type)
     )
 
 

@@ -30,7 +30,7 @@ from headwater.protocol.refusals import (
     StreamNotFound,
     SubOffsetOvershoot,
 )
-from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo, to_bytes
+from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo
 from tests.suites.steps import BINARY, JSON, PLENTY, T0, expect
 
 PATHS: Final = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -256,7 +256,7 @@ def _units(kind: str, values: list[Any], raw: bytes) -> tuple[list[Any], bytes]:
 
 def _seen(chunk: Chunk, kind: str) -> list[Any]:
     body = b"".join(
-        render([to_bytes(chunk.buffers)] if chunk.buffers else [], chunk.info.config.media_type)
+        render([b"".join(chunk.buffers)] if chunk.buffers else [], chunk.info.config.media_type)
     )
     return list(json.loads(body)) if kind == JSON else list(body)
 

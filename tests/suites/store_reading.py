@@ -4,7 +4,7 @@ import pytest
 
 from headwater.protocol.offsets import NOW, START, Offset, StaleIncarnation, UnknownPosition
 from headwater.protocol.refusals import OffsetBeyondTail, OffsetInsideMessage, StreamNotFound
-from headwater.storage.store import Chunk, Store, to_bytes
+from headwater.storage.store import Chunk, Store
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.steps import (
     BINARY,
@@ -73,7 +73,7 @@ class Reading:
         chunk = await read(store)
         for _ in range(300):
             await append(store, body=b"b" * 1000, content_type=BINARY)
-        assert to_bytes(chunk.buffers) == b"a" * 1000
+        assert b"".join(chunk.buffers) == b"a" * 1000
         assert await content(store) == b"a" * 1000 + b"b" * 300_000
 
     async def test_what_was_read_outlives_its_stream(self, store: Store) -> None:
@@ -81,7 +81,7 @@ class Reading:
         chunk = await read(store)
         await store.delete("s", T0)
         await create(store, content_type=BINARY, body=b"b" * 300_000)
-        assert to_bytes(chunk.buffers) == b"a" * 300_000
+        assert b"".join(chunk.buffers) == b"a" * 300_000
 
 
 @runs_behaviours
@@ -121,7 +121,7 @@ class Cutting:
     async def test_binary_is_cut_at_the_limit(self, store: Store) -> None:
         body = bytes(range(256)) * 10
         await create(store, content_type=BINARY, body=body)
-        found = [to_bytes(page.buffers) for page in await pages(store, "s", 999)]
+        found = [b"".join(page.buffers) for page in await pages(store, "s", 999)]
         assert [len(piece) for piece in found] == [999, 999, 562]
         assert b"".join(found) == body
 
@@ -129,13 +129,13 @@ class Cutting:
     async def test_text_is_not_cut_inside_a_character(self, store: Store, limit: int) -> None:
         text = "aé€𝄞" * 20
         await create(store, content_type=TEXT, body=text.encode())
-        found = [to_bytes(page.buffers).decode() for page in await pages(store, "s", limit)]
+        found = [b"".join(page.buffers).decode() for page in await pages(store, "s", limit)]
         assert "".join(found) == text
 
     async def test_text_that_is_not_utf8_still_comes_to_an_end(self, store: Store) -> None:
         body = b"\xff\xc3\xc3\x80\x80\x80\x80\xf0\x9f\xe2" * 30
         await create(store, content_type=TEXT, body=body)
-        found = [to_bytes(page.buffers) for page in await pages(store, "s", 3)]
+        found = [b"".join(page.buffers) for page in await pages(store, "s", 3)]
         assert b"".join(found) == body
 
     async def test_large_streams_come_back_whole_in_chunks(self, store: Store) -> None:
@@ -143,7 +143,7 @@ class Cutting:
         pieces = [bytes([number]) * (10_007 * (number + 1)) for number in range(25)]
         for piece in pieces:
             await append(store, body=piece, content_type=BINARY)
-        found = [to_bytes(page.buffers) for page in await pages(store, "s", 100_000)]
+        found = [b"".join(page.buffers) for page in await pages(store, "s", 100_000)]
         assert b"".join(found) == b"".join(pieces)
         assert max(map(len, found)) <= 100_000
 

@@ -19,7 +19,7 @@ from headwater.protocol.refusals import (
     StreamClosed,
     StreamNotFound,
 )
-from headwater.storage.store import Created, Store, to_bytes
+from headwater.storage.store import Created, Store
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.steps import (
     BINARY,
@@ -95,7 +95,7 @@ class Creating:
         info = await create(store, content_type=TEXT, body=b"all of it", close=True)
         assert info.closed
         chunk = await read(store)
-        assert to_bytes(chunk.buffers) == b"all of it"
+        assert b"".join(chunk.buffers) == b"all of it"
         assert chunk.at_end
 
     async def test_repeating_a_creation_appends_nothing(self, store: Store) -> None:

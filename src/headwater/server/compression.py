@@ -12,7 +12,7 @@ from typing import Any, Final
 import brotli
 import zstandard
 
-from headwater.storage.store import Stored, to_bytes
+from headwater.protocol.framing import Buffer
 
 MIN_BYTES: Final = 1024
 _IN_PLACE_BYTES: Final = 32 * 1024
@@ -39,9 +39,9 @@ _COMPRESS: Final[dict[str, Callable[[bytes], bytes]]] = {
 }
 
 
-async def compress(body: Sequence[Stored], coding: str) -> bytes:
+async def compress(body: Sequence[Buffer], coding: str) -> bytes:
     """Compress a response body."""
-    data = to_bytes(body)
+    data = b"".join(body)
     if len(data) <= _IN_PLACE_BYTES:
         return _COMPRESS[coding](data)
     loop = asyncio.get_running_loop()

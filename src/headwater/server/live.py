@@ -19,7 +19,7 @@ from headwater.server.context import Context
 from headwater.server.eager import Eager, start
 from headwater.server.messages import Headers, Response
 from headwater.server.problems import refuse
-from headwater.storage.store import Chunk, to_bytes
+from headwater.storage.store import Chunk
 
 log: Final = logging.getLogger("headwater.live")
 
@@ -292,7 +292,7 @@ def encode(chunk: Chunk, cursor: int) -> Frame:
     control = control_event(chunk.end, cursor, up_to_date=chunk.up_to_date, closed=chunk.at_end)
     if not chunk.buffers:
         return Frame(control)
-    return Frame(data_event(to_bytes(chunk.buffers), chunk.info.config.media_type) + control)
+    return Frame(data_event(b"".join(chunk.buffers), chunk.info.config.media_type) + control)
 
 
 class Fanout:

@@ -15,7 +15,7 @@ from headwater.server.live import EventStream, Fanout
 from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
 from headwater.server.read_cache import ReadCache
-from headwater.storage.store import Chunk, FileSlice, StreamInfo
+from headwater.storage.store import Chunk, StreamInfo
 
 _NOT_LIVE: Final = ("false",)
 _ONE_OFFSET: Final = BadRequest("repeated-parameter", "Send the offset parameter once.")
@@ -113,8 +113,7 @@ async def _data(context: Context, chunk: Chunk, headers: Headers, request: Reque
 
 
 def _body(chunk: Chunk) -> list[Buffer]:
-    parts = [part.read() if isinstance(part, FileSlice) else part for part in chunk.buffers]
-    return render(parts, chunk.info.config.media_type)
+    return render(chunk.buffers, chunk.info.config.media_type)
 
 
 def _mark_end(headers: Headers, chunk: Chunk) -> None:

@@ -17,7 +17,6 @@ Methods are coroutines that need no task around them: a backend that does, makes
 in as `now`, in seconds since the epoch.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
@@ -64,46 +63,13 @@ class Appended(Struct, frozen=True):
     """It had happened before, by the same producer or as the same closing: nothing was written."""
 
 
-class FileSlice:
-    """Bytes that lie in a file: they can go to a socket without passing through the process."""
-
-    __slots__ = ("_owner", "fd", "length", "position")
-
-    def __init__(self, fd: int, position: int, length: int, owner: object) -> None:
-        self.fd = fd
-        self.position = position
-        self.length = length
-        self._owner = owner
-        """Keeps the file open for as long as the slice is needed."""
-
-    def __len__(self) -> int:
-        return self.length
-
-    def shortened(self, count: int) -> "FileSlice":
-        """Leave out bytes at the end."""
-        return FileSlice(self.fd, self.position, self.length - count, self._owner)
-
-    def read(self) -> bytes:
-        """Read the bytes."""
-        return os.pread(self.fd, self.length, self.position)
-
-
-Stored = Buffer | FileSlice
-"""Bytes as a store gives them."""
-
-
-def to_bytes(parts: Sequence[Stored]) -> bytes:
-    """Join stored bytes, reading what lies in files."""
-    return b"".join(part.read() if isinstance(part, FileSlice) else part for part in parts)
-
-
 class Chunk(Struct, frozen=True):
     """Stored bytes from `start` to `end`, cut at a boundary."""
 
     info: StreamInfo
     start: Offset
     end: Offset
-    buffers: Sequence[Stored]
+    buffers: Sequence[Buffer]
     up_to_date: bool
     """Nothing lay behind `end` when the chunk was read."""
 

@@ -13,7 +13,7 @@ import msgspec
 from headwater.protocol.lifecycle import Append
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
-from headwater.storage.store import Chunk, Store, to_bytes
+from headwater.storage.store import Chunk, Store
 
 _processes: Final = multiprocessing.get_context("fork")
 
@@ -102,5 +102,5 @@ async def at_once(store: Store, path: str, requests: list[Append], now: float) -
 
 def _plain(outcome: object) -> object:
     if isinstance(outcome, Chunk):
-        return msgspec.structs.replace(outcome, buffers=(to_bytes(outcome.buffers),))
+        return msgspec.structs.replace(outcome, buffers=(b"".join(outcome.buffers),))
     return outcome

@@ -1,16 +1,22 @@
 """Compaction: contents stay, segments become few, dead ones go, and reads go on meanwhile."""
 
 import asyncio
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
+import pytest
+
 from headwater.protocol.offsets import START
-from headwater.storage.disk.compaction import MERGE_AT, choose
+from headwater.storage.disk.catalog import Catalog, Changes
+from headwater.storage.disk.compaction import MERGE_AT, CalledOff, choose, compact
+from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.segments import segment_numbers
 from headwater.storage.disk.store import DiskStore
-from headwater.storage.store import Chunk, to_bytes
+from headwater.storage.store import Chunk
 from tests.storage.disk.steps import flip, segments, with_store
 from tests.suites.steps import BINARY, PLENTY, T0, append, content, create, fork
 
@@ -115,7 +121,7 @@ def test_reads_go_on_while_segments_are_merged(tmp_path: Path) -> None:
                 count = chunk.end.byte // len(piece(path, 0)) + 1
                 whole = b"".join(piece(path, number) for number in range(count))
                 expected = whole[: chunk.end.byte]
-                assert to_bytes(chunk.buffers) == expected
+                assert b"".join(chunk.buffers) == expected
                 reads += 1
                 if reads % 20 == 1:
                     held.append((chunk, expected))
@@ -124,7 +130,7 @@ def test_reads_go_on_while_segments_are_merged(tmp_path: Path) -> None:
         assert reads > 10
         # What was handed out before a merge can be read after it, although its files are gone.
         for chunk, expected in held:
-            assert to_bytes(chunk.buffers) == expected
+            assert b"".join(chunk.buffers) == expected
 
     with_store(tmp_path / "data", scenario, EAGER)
 
@@ -190,3 +196,68 @@ def test_segments_stay_few_however_short_their_streams_live() -> None:
         if live:
             segments[2 * number + 1] = (live, live)
         assert len(segments) < 100
+
+
+def test_a_stream_removed_while_it_is_rewritten_stays_removed(tmp_path: Path) -> None:
+    """A checkpoint may take a stream out of the catalog between a round's reading and its end."""
+
+    async def scenario(store: DiskStore) -> None:
+        for path in ("kept", "gone"):
+            await create(store, path, BINARY)
+            await append(store, path, path.encode() * 1000, BINARY)
+        await store.close()
+
+    with_store(tmp_path / "data", scenario)
+    with closing(Catalog(tmp_path / "data")) as catalog:
+        ((number, _, _),) = catalog.segments()
+        folder = tmp_path / "data" / "segments"
+        gone = catalog.stream_at("gone")
+        assert gone is not None
+
+        def remove_gone() -> None:
+            changes = Changes([], [], [gone.id], [], 0, 90, 9, 9, "{}", [])
+            catalog.apply(changes)
+
+        assert compact([number], folder, 99, catalog, Metrics(), remove_gone) == [number]
+        assert {extent.stream for extent in catalog.extents_in(99)} == {gone.id - 1}
+        (kept,) = catalog.extents_in(99)
+        assert [item[2] for item in catalog.segments()] == [kept.length]
+
+
+def test_a_round_over_streams_that_are_all_gone_leaves_no_segment(tmp_path: Path) -> None:
+    async def scenario(store: DiskStore) -> None:
+        await create(store, "gone", BINARY)
+        await append(store, "gone", b"gone", BINARY)
+        await store.close()
+
+    with_store(tmp_path / "data", scenario)
+    with closing(Catalog(tmp_path / "data")) as catalog:
+        ((number, _, _),) = catalog.segments()
+        gone = catalog.stream_at("gone")
+        assert gone is not None
+
+        def remove_gone() -> None:
+            catalog.apply(Changes([], [], [gone.id], [], 0, 90, 9, 9, "{}", []))
+
+        folder = tmp_path / "data" / "segments"
+        assert compact([number], folder, 99, catalog, Metrics(), remove_gone) == [99]
+        assert catalog.segments() == []
+
+
+def test_a_round_that_is_called_off_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    async def scenario(store: DiskStore) -> None:
+        await create(store, "s", BINARY)
+        await append(store, "s", b"bytes", BINARY)
+        await store.close()
+
+    def call_off() -> None:
+        raise CalledOff
+
+    with_store(tmp_path / "data", scenario)
+    folder = tmp_path / "data" / "segments"
+    with closing(Catalog(tmp_path / "data")) as catalog:
+        before = catalog.segments()
+        with pytest.raises(CalledOff):
+            compact([before[0][0]], folder, 99, catalog, Metrics(), call_off)
+        assert catalog.segments() == before
+        assert segment_numbers(folder) == [before[0][0]]

@@ -27,7 +27,7 @@ from headwater.protocol.offsets import NOW, START, Offset
 from headwater.protocol.producers import ProducerClaim
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.memory import MemoryStore
-from headwater.storage.store import Appended, Chunk, Created, StreamInfo, to_bytes
+from headwater.storage.store import Appended, Chunk, Created, StreamInfo
 from tests.storage.disk.killable import KillableStore, at_once
 from tests.suites.steps import BINARY, JSON, PLENTY, T0
 from tests.suites.store_model import KINDS, PATHS, RAW, TTLS, VALUES
@@ -62,7 +62,7 @@ def seen(outcome: object) -> object:
         known = (outcome.closed, outcome.producer, outcome.repeated)
         return ("appended", outcome.tail.byte, *known)
     if isinstance(outcome, Chunk):
-        data = to_bytes(outcome.buffers)
+        data = b"".join(outcome.buffers)
         places = (outcome.start.byte, outcome.end.byte)
         return ("chunk", seen(outcome.info), places, data, outcome.up_to_date)
     if isinstance(outcome, msgspec.Struct):

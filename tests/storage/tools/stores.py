@@ -17,7 +17,7 @@ from headwater.protocol.producers import ProducerClaim
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import Extent
 from headwater.storage.disk.store import DiskStore
-from headwater.storage.store import Chunk, to_bytes
+from headwater.storage.store import Chunk
 from tests.suites.steps import BINARY, JSON, PLENTY, T0, append, close, create, fork
 
 Answer = TypeVar("Answer")
@@ -62,7 +62,7 @@ def killed(folder: Path, work: Callable[[DiskStore], Awaitable[Answer]]) -> Answ
 async def read_all(store: DiskStore, path: str) -> bytes | None:
     """Give the bytes of a stream as they are stored, or None where it can't be read."""
     chunk = await store.read(path, START, PLENTY, T0)
-    return to_bytes(chunk.buffers) if isinstance(chunk, Chunk) else None
+    return b"".join(chunk.buffers) if isinstance(chunk, Chunk) else None
 
 
 def contents(folder: Path) -> Contents:

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -105,6 +106,8 @@ class Catalog:
         self.path = folder / FILE
         new = not self.path.exists()
         self._writer = self._connect()
+        self._writing = Lock()
+        """Held by whoever uses the writer's connection: checkpoints, and compaction beside them."""
         try:
             if new or not self._table_exists("meta"):
                 self._writer.execute("BEGIN IMMEDIATE")
@@ -217,7 +220,7 @@ class Catalog:
         row = self._writer.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return default if row is None else row[0]
 
-    # Writing, in the checkpoint's thread
+    # Writing, in the threads of checkpoints and of compaction
 
     def apply(self, changes: Changes) -> list[int]:
         """Apply a checkpoint in one transaction; gives the segments that nobody needs any more."""
@@ -241,44 +244,58 @@ class Catalog:
     def replace_extents(
         self, old: Sequence[Extent], new: Sequence[Extent], segment: int, size: int
     ) -> list[int]:
-        """Swap extents for others that hold the same bytes; gives the segments to delete."""
+        """Swap extents for others that hold the same bytes; gives the segments to delete.
+
+        A stream that was removed meanwhile has no extents any more, old or new.
+        """
         with self._transaction():
-            self._writer.executemany(
-                "DELETE FROM extents WHERE stream = ? AND start = ?",
-                [(extent.stream, extent.start) for extent in old],
-            )
-            self._writer.executemany(
-                "UPDATE segments SET live = live - ? WHERE id = ?",
-                [(extent.length, extent.segment) for extent in old],
-            )
-            self._add_segment(segment, size, new)
-            return self._drop_unused_segments()
+            gone: set[int] = set()
+            for extent in old:
+                found = self._writer.execute(
+                    "DELETE FROM extents WHERE stream = ? AND start = ? AND segment = ?",
+                    (extent.stream, extent.start, extent.segment),
+                )
+                if found.rowcount:
+                    self._writer.execute(
+                        "UPDATE segments SET live = live - ? WHERE id = ?",
+                        (extent.length, extent.segment),
+                    )
+                else:
+                    gone.add(extent.stream)
+            kept = [extent for extent in new if extent.stream not in gone]
+            self._add_segment(segment, size, kept)
+            unused = self._drop_unused_segments()
+            return unused if kept else [*unused, segment]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Commit all of it; where there is no room, nothing, and say so with `CatalogFull`."""
-        self._writer.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._writer.execute("COMMIT")
-        except BaseException as error:
-            if self._writer.in_transaction:  # some errors have made SQLite roll back already
-                self._writer.execute("ROLLBACK")
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                raise CatalogFull(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            raise
+        with self._writing:
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._writer.execute("COMMIT")
+            except BaseException as error:
+                if self._writer.in_transaction:  # some errors have made SQLite roll back already
+                    self._writer.execute("ROLLBACK")
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                    raise CatalogFull(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+                raise
 
     def segments(self) -> list[tuple[int, int, int]]:
-        """List the segments: number, size of the file, bytes that are still needed."""
-        return self._writer.execute("SELECT id, bytes, live FROM segments ORDER BY id").fetchall()
+        """List the segments: number, bytes of streams in it, bytes that are still needed."""
+        with self._writing:
+            query = "SELECT id, bytes, live FROM segments ORDER BY id"
+            return self._writer.execute(query).fetchall()
 
     def extents_in(self, segment: int) -> list[Extent]:
         """List what is still needed of a segment."""
-        rows = self._writer.execute(
-            "SELECT stream, start, length, segment, position FROM extents WHERE segment = ? "
-            "ORDER BY stream, start",
-            (segment,),
-        )
+        with self._writing:
+            rows = self._writer.execute(
+                "SELECT stream, start, length, segment, position FROM extents WHERE segment = ? "
+                "ORDER BY stream, start",
+                (segment,),
+            ).fetchall()
         return [Extent(*row) for row in rows]
 
     def counts(self) -> dict[str, int]:

@@ -4,16 +4,22 @@ Each checkpoint leaves one segment, and each stream that it touched gets one mor
 of about the same size are merged once there are eight of them, which makes their streams
 contiguous; a byte is rewritten a few times in its life. A segment of which less than half is still
 needed is rewritten too.
+
+It has a thread of its own, works a quarter of the time unless much is due, and may be called off:
+nothing counts before the catalog has it.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from time import perf_counter
 from typing import Final
 
 from headwater.errors import StoreError
-from headwater.protocol.framing import Buffer
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog, CatalogFull
 from headwater.storage.disk.metrics import Metrics
@@ -24,9 +30,12 @@ log: Final = logging.getLogger("headwater.disk")
 MERGE_AT: Final = 8
 _TIER: Final = 4
 _LARGE: Final = 256 * 1024 * 1024
-_MAX_FILES: Final = 32
+_MAX_FILES: Final = 64
 _MAX_ROUND: Final = MERGE_AT * _LARGE
 _MAX_EXTENT: Final = 8 * 1024 * 1024
+_HURRY_AT: Final = 4 * MERGE_AT
+_PAUSE: Final = 3.0
+_MAX_PAUSE_SECONDS: Final = 0.5
 
 
 def choose(segments: list[tuple[int, int, int]]) -> list[int]:
@@ -61,8 +70,17 @@ def _tier(size: int) -> int:
     return tier
 
 
+class CalledOff(Exception):
+    """The store closes: what was begun is dropped."""
+
+
 def compact(
-    numbers: list[int], folder: Path, segment: int, catalog: Catalog, metrics: Metrics
+    numbers: list[int],
+    folder: Path,
+    segment: int,
+    catalog: Catalog,
+    metrics: Metrics,
+    pause: Callable[[], None] = lambda: None,
 ) -> list[int]:
     """Rewrite what is needed of some segments, in a thread; gives the segments to delete."""
     old = sorted(extent for number in numbers for extent in catalog.extents_in(number))
@@ -72,7 +90,9 @@ def compact(
         for run in _runs(old):
             for extent in run:
                 files[extent.segment].verify(extent)
-            writer.add(run[0].stream, run[0].start, [_bytes(files, extent) for extent in run])
+            parts = [files[e.segment].read(e, e.start, e.end) for e in run]
+            writer.add(run[0].stream, run[0].start, parts)
+            pause()
         writer.finish()
     except BaseException:
         writer.abandon()
@@ -89,19 +109,82 @@ def compact(
     return unused
 
 
-def compact_if_needed(
-    folder: Path, segment: int, catalog: Catalog, metrics: Metrics, damaged: set[int]
-) -> list[int]:
-    """Do one round, if there is one to do; a damaged segment is left as it is."""
-    numbers = choose([item for item in catalog.segments() if item[0] not in damaged])
-    if not numbers:
-        return []
-    try:
-        return compact(numbers, folder, segment, catalog, metrics)
-    except (StoreError, FileNotFoundError) as error:
-        log.error("compaction skips damaged segments numbers=%s error=%s", numbers, error)  # noqa: TRY400 - the error says it all
-        damaged.update(numbers)
-        return []
+class Compactor:
+    """Does a round now and then, one at a time, beside the checkpoints."""
+
+    def __init__(
+        self,
+        folder: Path,
+        catalog: Catalog,
+        metrics: Metrics,
+        forget: Callable[[list[int]], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._folder = folder
+        self._catalog = catalog
+        self._metrics = metrics
+        self._forget = forget
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-compact")
+        self._busy = False
+        self._closing = Event()
+        self._damaged: set[int] = set()
+
+    def begin(self, segment: int) -> None:
+        """Look whether there is a round to do, unless one is under way; on the loop."""
+        if not self._busy and not self._closing.is_set():
+            self._busy = True
+            self._worker.submit(self._round, segment)
+
+    async def close(self) -> None:
+        """Call off what is under way, and wait for that."""
+        self._closing.set()
+        await self._loop.run_in_executor(None, self._worker.shutdown)
+
+    def _round(self, segment: int) -> None:
+        unused: list[int] = []
+        try:
+            unused = self._compact(segment)
+        except CalledOff:
+            pass
+        except OSError as failure:
+            log.error("compaction failed, all stays as it is error=%s", failure)  # noqa: TRY400 - the error says it all
+        except Exception:
+            log.exception("compaction failed")
+        if not self._closing.is_set():
+            self._loop.call_soon_threadsafe(self._done, unused)
+
+    def _done(self, unused: list[int]) -> None:
+        self._busy = False
+        self._forget(unused)
+
+    def _compact(self, segment: int) -> list[int]:
+        segments = [item for item in self._catalog.segments() if item[0] not in self._damaged]
+        numbers = choose(segments)
+        if not numbers:
+            return []
+        pause = self._pause_for(0.0 if len(numbers) >= _HURRY_AT else _PAUSE)
+        try:
+            return compact(numbers, self._folder, segment, self._catalog, self._metrics, pause)
+        except (StoreError, FileNotFoundError) as error:
+            # A segment may have been dropped by a checkpoint meanwhile: that is no damage.
+            known = {number for number, _, _ in self._catalog.segments()}
+            if known.issuperset(numbers):
+                log.error("compaction skips damaged segments numbers=%s error=%s", numbers, error)  # noqa: TRY400 - the error says it all
+                self._damaged.update(numbers)
+            return []
+
+    def _pause_for(self, share: float) -> Callable[[], None]:
+        """Make the pause between two steps: a multiple of the time that the last one took."""
+        began = perf_counter()
+
+        def pause() -> None:
+            nonlocal began
+            took = perf_counter() - began
+            if self._closing.wait(min(took * share, _MAX_PAUSE_SECONDS)):
+                raise CalledOff
+            began = perf_counter()
+
+        return pause
 
 
 def _runs(extents: list[Extent]) -> Iterator[list[Extent]]:
@@ -117,8 +200,3 @@ def _runs(extents: list[Extent]) -> Iterator[list[Extent]]:
         size += extent.length
     if run:
         yield run
-
-
-def _bytes(files: dict[int, SegmentFile], extent: Extent) -> Buffer:
-    stored = files[extent.segment].read(extent, extent.start, extent.end)
-    return stored if isinstance(stored, bytes | bytearray | memoryview) else stored.read()

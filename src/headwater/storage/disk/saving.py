@@ -17,7 +17,7 @@ from headwater.protocol.refusals import StoreUnwritable
 from headwater.storage.disk import checkpoint, faults
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.commits import GroupCommit
-from headwater.storage.disk.compaction import compact_if_needed
+from headwater.storage.disk.compaction import Compactor
 from headwater.storage.disk.files import Reserve
 from headwater.storage.disk.journal import NO_ROOM, JournalWriter, drop_spares, retire
 from headwater.storage.disk.metrics import Metrics
@@ -76,7 +76,7 @@ class Saver:
         self._saving: asyncio.Future[None] | None = None
         self._wanted = False
         self._failed_at = float("-inf")
-        self._damaged: set[int] = set()
+        self._compactor = Compactor(segments, catalog, metrics, self._forget)
         self._closing = False
         self._evicting = False
         self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
@@ -99,6 +99,7 @@ class Saver:
             if self._saving is not None:
                 await self._saving
         await self._loop.run_in_executor(None, self._worker.shutdown)
+        await self._compactor.close()
         if self._next_journal is not None:
             self._next_journal.close()
             self._next_journal.path.unlink()
@@ -116,7 +117,7 @@ class Saver:
             self._begin()
         elif written >= options.journal_bytes // 2:
             self._prepare(fill=True)
-        # A compaction may keep the thread busy, so that even the next file has to be waited for.
+        # A checkpoint may not even have begun, for want of a file to turn to.
         self._commits.held = registry.tail_bytes >= options.memory_budget and (
             self._saving is not None or self._preparing is not None
         )
@@ -191,17 +192,7 @@ class Saver:
             faults.reach("journal-deleted")
         except Exception as failure:  # noqa: BLE001 - told to the loop
             error = failure
-        self._loop.call_soon_threadsafe(self._saved, snapshot, unused, error)
-        if error is None and not self._closing:
-            try:
-                unused = compact_if_needed(
-                    self._segments, segment + 1, self._catalog, self._metrics, self._damaged
-                )
-                self._loop.call_soon_threadsafe(self._forget, unused)
-            except OSError as failure:
-                log.error("compaction failed, all stays as it is error=%s", failure)  # noqa: TRY400 - the error says it all
-            except Exception:
-                log.exception("compaction failed")
+        self._loop.call_soon_threadsafe(self._saved, snapshot, segment, unused, error)
 
     def _write(self, snapshot: checkpoint.Snapshot, segment: int) -> list[int]:
         save = partial(
@@ -217,7 +208,11 @@ class Saver:
             return save()
 
     def _saved(
-        self, snapshot: checkpoint.Snapshot, unused: list[int], error: Exception | None
+        self,
+        snapshot: checkpoint.Snapshot,
+        segment: int,
+        unused: list[int],
+        error: Exception | None,
     ) -> None:
         if error is None:
             checkpoint.succeeded(snapshot, self._registry, self._catalog)
@@ -226,6 +221,7 @@ class Saver:
             self._forget(unused)
             self._registry.evict(self._options.max_loaded_streams)
             self.stuck = None if self._hold_reserve() else _NO_RESERVE
+            self._compactor.begin(segment + 1)
         else:
             log.error("checkpoint failed, the journal keeps everything error=%s", error)
             checkpoint.failed(snapshot, self._registry)

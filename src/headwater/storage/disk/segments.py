@@ -11,7 +11,6 @@ checked against their CRC-32 the first time that they are read.
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final, NamedTuple
@@ -19,8 +18,8 @@ from zlib import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
+from headwater.storage.disk.direct import DirectFile
 from headwater.storage.disk.files import sync_directory
-from headwater.storage.store import FileSlice
 
 VERSION: Final = 1
 BLOCK: Final = 256 * 1024
@@ -32,9 +31,6 @@ _CRC: Final = Layout("<I")
 START: Final = _FILE_HEADER.size + _CRC.size
 EXTENT_HEADER: Final = _EXTENT.size + _CRC.size
 _MAX_VERIFIED: Final = 1 << 16
-_SYNC_BYTES: Final = 4 * 1024 * 1024
-_SLICE_BYTES: Final = 64 * 1024
-"""Below this, bytes are read at once; above, they may go from file to socket."""
 
 
 class Extent(NamedTuple):
@@ -69,17 +65,15 @@ class SegmentWriter:
         self.number = number
         self.path = segment_path(folder, number)
         self.extents: list[Extent] = []
-        self._file = self.path.open("wb", buffering=1 << 20)
+        self._file = DirectFile(self.path)
         header = _FILE_HEADER.pack(_MAGIC, VERSION, 0, number)
         self._file.write(header + _CRC.pack(crc32(header)))
         self.size = START
-        self._synced = 0
 
     def add(self, stream: int, start: int, buffers: Sequence[Buffer]) -> None:
         """Append an extent."""
         length = sum(map(len, buffers))
-        header = _EXTENT.pack(_EXTENT_MAGIC, stream, start, length)
-        self._file.write(header + _CRC.pack(crc32(header)))
+        self._file.write(extent_header(stream, start, length))
         position = self.size + EXTENT_HEADER
         sums = bytearray()
         for block in _blocks(buffers):
@@ -90,23 +84,16 @@ class SegmentWriter:
             sums += _CRC.pack(crc)
         self._file.write(sums)
         self.size = position + length + len(sums)
-        if self.size - self._synced >= _SYNC_BYTES:
-            # Little by little: one large sync would hold up those of the journal.
-            os.fdatasync(self._file.fileno())
-            self._synced = self.size
         self.extents.append(Extent(stream, start, length, self.number, position))
 
     def finish(self) -> None:
         """Make the segment durable."""
-        with self._file as file:
-            file.flush()
-            os.fsync(file.fileno())
+        self._file.finish()
         sync_directory(self._folder)
 
     def abandon(self) -> None:
         """Give up: what was written is of no use."""
-        with suppress(OSError):  # closing writes what is left, and may fail for the same reason
-            self._file.close()
+        self._file.close()
         self.path.unlink(missing_ok=True)
 
 
@@ -148,7 +135,7 @@ class SegmentFile:
         if fd >= 0:
             os.close(fd)
 
-    def read(self, extent: Extent, begin: int, end: int) -> Buffer | FileSlice:
+    def read(self, extent: Extent, begin: int, end: int) -> bytes:
         """Give the bytes of a range within an extent, checked since the file was opened."""
         first = begin - extent.start
         last = end - extent.start
@@ -159,10 +146,7 @@ class SegmentFile:
                 if len(self._verified) >= _MAX_VERIFIED:
                     self._verified.clear()
                 self._verified.add(at)
-        length = last - first
-        if length > _SLICE_BYTES:
-            return FileSlice(self.fd, extent.position + first, length, self)
-        return os.pread(self.fd, length, extent.position + first)
+        return os.pread(self.fd, last - first, extent.position + first)
 
     def _verify(self, extent: Extent, index: int) -> None:
         at = index * BLOCK

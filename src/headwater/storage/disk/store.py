@@ -18,7 +18,7 @@ from headwater.errors import StoreDamaged, StoreNotOpen, StreamDamaged
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
 from headwater.protocol.forks import ForkOrigin, fork_point, inherited_expiry
-from headwater.protocol.framing import EmptyArray, InvalidJson, find_cut, frame, is_boundary
+from headwater.protocol.framing import Buffer, EmptyArray, InvalidJson, find_cut, frame, is_boundary
 from headwater.protocol.lifecycle import (
     AlreadyClosed,
     Append,
@@ -78,9 +78,7 @@ from headwater.storage.store import (
     Chunk,
     Created,
     Store,
-    Stored,
     StreamInfo,
-    to_bytes,
 )
 from headwater.storage.watchers import Watchers
 
@@ -240,7 +238,7 @@ class DiskStore(Store):
                 source.lineage,
                 source.log.end,
                 source.media_type,
-                lambda start, end: to_bytes(self._slice(source, start, end)),
+                lambda start, end: b"".join(self._slice(source, start, end)),
             )
         except StreamDamaged as damage:
             return self._report(source, damage)
@@ -342,7 +340,7 @@ class DiskStore(Store):
             if begin > end:
                 return OffsetBeyondTail(start, info.tail)
             if 0 < begin < end:
-                before = to_bytes(self._slice(stream, begin - 1, begin))[0]
+                before = b"".join(self._slice(stream, begin - 1, begin))[0]
                 if not is_boundary(before, stream.media_type):
                     return OffsetInsideMessage(start)
         if stream.expires:
@@ -354,16 +352,16 @@ class DiskStore(Store):
             buffers = self._slice(stream, begin, end)
             return Chunk(info, name(begin), info.tail, buffers, up_to_date=True)
         upto = find_cut(
-            lambda a, b: to_bytes(self._slice(stream, a, b)), begin, limit, end, stream.media_type
+            lambda a, b: b"".join(self._slice(stream, a, b)), begin, limit, end, stream.media_type
         )
         buffers = self._slice(stream, begin, upto)
         return Chunk(info, name(begin), name(upto), buffers, up_to_date=upto == end)
 
-    def _slice(self, stream: DiskStream, begin: int, end: int) -> list[Stored]:
+    def _slice(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
         """Give durable bytes of a range: inherited, from segments, from memory."""
         if begin >= stream.log.start:
             return list(stream.log.slice(begin, end))
-        parts: list[list[Stored]] = []
+        parts: list[list[Buffer]] = []
         # From the end of the range back to its beginning, up the chain of sources.
         while True:
             if end > stream.log.start:
@@ -381,8 +379,8 @@ class DiskStore(Store):
             stream = source
         return [part for some in reversed(parts) for part in some]
 
-    def _from_segments(self, stream: DiskStream, begin: int, end: int) -> list[Stored]:
-        parts: list[Stored] = []
+    def _from_segments(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
+        parts: list[Buffer] = []
         for extent in self._catalog.extents(stream.number, begin, end):
             if extent.end <= begin:
                 continue
