@@ -8,6 +8,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -175,6 +176,36 @@ def test_stopping_on_a_full_disk_loses_nothing_and_says_nothing_odd(small_disk: 
             assert writer.append().status == 204
     finally:
         server.kill()
+
+
+def test_a_disk_without_any_room_is_still_read_after_an_orderly_stop(small_disk: Path) -> None:
+    server = DiskServer(small_disk / "data", *_OPTIONS)
+    try:
+        with Wire(server.port) as wire:
+            assert wire.call("PUT", "dear", _TYPE, b"dear").status == 201
+        assert server.stop() == 0, server.log()
+        fill(small_disk / "ballast")
+        server = DiskServer(small_disk / "data", *_OPTIONS)
+        assert server.port, server.log()
+        with Wire(server.port) as wire:
+            assert content(wire, "dear") == b"dear"
+            is_refusal_for_room(wire.call("PUT", "large", _TYPE, bytes(8 * MIB)))
+            (small_disk / "ballast").unlink()
+            writer = Writer(wire, "a")
+            writer.until_accepted(10)
+        assert server.stop() == 0, server.log()
+        assert "Traceback" not in server.log()
+    finally:
+        server.kill()
+
+
+def fill(path: Path) -> None:
+    """Take all the room that there is."""
+    with path.open("wb", buffering=0) as file:
+        for size in (64 * 1024, 4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
 
 
 def _limit_files(size: int) -> Callable[[], None]:

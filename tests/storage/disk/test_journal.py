@@ -32,6 +32,7 @@ BATCHES = st.lists(st.lists(RECORDS, min_size=1, max_size=4), max_size=6)
 
 def journal(folder: Path, batches: list[list[bytes]], reserve: int = 4096, number: int = 1) -> Path:
     """Write a journal file, each record in two parts."""
+    folder.mkdir(exist_ok=True)
     writer = JournalWriter(folder, number, reserve)
     for batch in batches:
         writer.write([[record[:3], record[3:]] for record in batch])
@@ -180,8 +181,40 @@ def test_a_file_that_is_no_journal_is_named(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = journal(tmp_path, [])
-    header = path.read_bytes()[: START - 4]
+    header = path.read_bytes()[: START // 2 - 4]
     newer = header[:8] + (2).to_bytes(4, "little") + header[12:]
-    path.write_bytes(newer + crc32(newer).to_bytes(4, "little"))
+    path.write_bytes(2 * (newer + crc32(newer).to_bytes(4, "little")))
     with pytest.raises(NewerFormat):
         check_header(path)
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+def test_one_copy_of_the_header_is_enough_to_read_the_records(tmp_path: Path, copy: int) -> None:
+    path = journal(tmp_path, [[record(1)], [record(2)]])
+    stored = bytearray(path.read_bytes())
+    stored[copy * START // 2 + 13] ^= 1
+    path.write_bytes(stored)
+    with pytest.raises(StoreDamaged):
+        check_header(path)
+    assert bodies(path) == [record(1), record(2)]
+
+
+def test_without_any_header_nothing_can_be_read(tmp_path: Path) -> None:
+    path = journal(tmp_path, [[record(1)]])
+    stored = path.read_bytes()
+    path.write_bytes(b"X" * START + stored[START:])
+    assert bodies(path) == [Damage(0, len(stored), torn=False)]
+
+
+def test_what_a_client_made_look_like_a_batch_is_not_taken_for_one(tmp_path: Path) -> None:
+    """Behind a torn batch it would look as if a synced one followed, and the start be refused."""
+    other = journal(tmp_path / "other", [[record(1)], [record(2)], [record(3)]])
+    planted = other.read_bytes()[START:]
+    path = journal(tmp_path / "own", [[record(1)], [record(2) + planted]])
+    stored = bytearray(path.read_bytes())
+    stored[stored.index(record(2))] ^= 1
+    path.write_bytes(stored)
+    (first, torn) = bodies(path)
+    assert first == record(1)
+    assert isinstance(torn, Damage)
+    assert torn.torn

@@ -308,7 +308,8 @@ class Catalog:
 
     def put(self, key: str, value: object) -> None:
         """Keep a value of the catalog about itself."""
-        self._put(key, value)
+        with self._transaction():
+            self._put(key, value)
 
     def backup(self, target: Path) -> None:
         """Copy the catalog as it is, while it is in use."""

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any, Final, Protocol
 
 from headwater.storage.disk import faults
-from headwater.storage.disk.journal import JournalWriter
+from headwater.storage.disk.journal import JournalWriter, SyncFailed
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.syncing import Sync
 
@@ -163,6 +163,9 @@ class GroupCommit:
             if self.failure is not None:
                 raise self.failure
             journal.write(records)
+        except SyncFailed as error:
+            self._synced(error)
+            return
         except OSError as error:
             self._write_failed(error)
             return
@@ -176,7 +179,6 @@ class GroupCommit:
 
     def _synced(self, error: OSError | None) -> None:
         if error is not None:
-            # What the kernel did with the pages is unknown, and asking again would only hide it.
             self.failure = error
             log.critical("sync failed, nothing more is written until a restart error=%s", error)
             self._fail(error)

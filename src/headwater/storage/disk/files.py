@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from time import sleep
 from typing import Final, Self
@@ -54,6 +55,12 @@ class Reserve:
             self.held = True
         return self.held
 
+    def lend(self) -> None:
+        """Give the room, if there is hardly any other; it has to be held again."""
+        disk = os.statvfs(self._path.parent)
+        if disk.f_bavail * disk.f_frsize < self._size:
+            self.release()
+
     def release(self) -> None:
         """Give the room to whoever needs it now."""
         self.held = False
@@ -71,8 +78,9 @@ class DirectoryLock:
             holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
             os.close(self._fd)
             raise StoreLocked(str(folder), holder) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # who holds it is only told to people, and the disk may be full
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def _take(self) -> None:
         """Lock, and try once more: `headwater check` may have looked at that very moment."""

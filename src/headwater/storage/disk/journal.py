@@ -1,12 +1,14 @@
 """Journal files: `journal/<number>.log`, each with a header and batches one after another.
 
-    file    magic "HWJOURNL" | version u32 | reserved u32 | number u64 | crc u32
+    file    magic "HWJOURNL" | version u32 | salt u32 | number u64 | crc u32        and that again
     batch   magic "BTCH" | length u32 | sequence u64 | crc u32       then `length` bytes of records
     record  length u32 | crc u32 | what `records` describes
 
-A batch is what one sync made durable. Every CRC-32 of a batch starts from the file's number: a file
-is written over one that is no longer needed, whose blocks are in place already, and what is left of
-that one must not be taken for its own. So a sync changes nothing but data, and takes half the time.
+A batch is what one sync made durable. Every CRC-32 of a batch starts from the file's number and a
+random salt: a file is written over one that is no longer needed, whose blocks are in place already,
+and neither what is left of that one nor what a client made look like a batch must be taken for its
+own. So a sync changes nothing but data, and takes half the time. The salt stands there twice, since
+nothing of the file can be read without it.
 
 A batch that is not whole was never acknowledged if no whole one follows it: it is torn, and cut
 off. If one does follow, the batch had been synced, and is damaged.
@@ -29,7 +31,9 @@ VERSION: Final = 1
 _MAGIC: Final = b"HWJOURNL"
 _FILE_HEADER: Final = Layout("<8sIIQ")
 _CRC: Final = Layout("<I")
-START: Final = _FILE_HEADER.size + _CRC.size
+_SEED: Final = Layout("<QI")
+_HEADER_COPY: Final = _FILE_HEADER.size + _CRC.size
+START: Final = 2 * _HEADER_COPY
 _BATCH_MAGIC: Final = b"BTCH"
 _BATCH: Final = Layout("<4sIQ")
 BATCH_HEADER: Final = _BATCH.size + _CRC.size
@@ -69,8 +73,12 @@ def drop_spares(folder: Path) -> None:
         spare.unlink(missing_ok=True)
 
 
-def _seed(number: int) -> int:
-    return crc32(number.to_bytes(8, "little"))
+def _seed(number: int, salt: int) -> int:
+    return crc32(_SEED.pack(number, salt))
+
+
+class SyncFailed(OSError):
+    """What was written may or may not be on disk, and asking again would only hide it."""
 
 
 class JournalWriter:
@@ -81,7 +89,8 @@ class JournalWriter:
         self.number = number
         self.path = journal_path(folder, number)
         self.position = START
-        self._seed = _seed(number)
+        self._salt = int.from_bytes(os.urandom(4), "little")
+        self._seed = _seed(number, self._salt)
         self._sequence = 0
         self._folder = folder
         self._has_header = False
@@ -106,10 +115,13 @@ class JournalWriter:
         return self.position == START
 
     def _write_header(self) -> None:
-        header = _FILE_HEADER.pack(_MAGIC, VERSION, 0, self.number)
-        os.pwrite(self.fd, header + _CRC.pack(crc32(header)), 0)
-        os.fsync(self.fd)
-        sync_directory(self._folder)
+        header = _FILE_HEADER.pack(_MAGIC, VERSION, self._salt, self.number)
+        os.pwrite(self.fd, 2 * (header + _CRC.pack(crc32(header))), 0)
+        try:
+            os.fsync(self.fd)
+            sync_directory(self._folder)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from error
         self._has_header = True
 
     def _reserve(self, reserve: int, *, fill: bool) -> None:
@@ -217,16 +229,39 @@ def never_used(path: Path) -> bool:
 
 
 def _number_in_header(path: Path) -> int:
+    header = _header_of(path)
+    found = _parse_header(path, header[:_HEADER_COPY])
+    if found is None or header[:_HEADER_COPY] != header[_HEADER_COPY:]:
+        raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
+    return found[0]
+
+
+def _header_of(path: Path) -> bytes:
     with path.open("rb") as file:
-        header = file.read(START)
-    if len(header) == START:
-        magic, version, _, number = _FILE_HEADER.unpack_from(header)
-        (crc,) = _CRC.unpack_from(header, _FILE_HEADER.size)
-        if magic == _MAGIC and crc == crc32(header[: _FILE_HEADER.size]):
-            if version > VERSION:
-                raise NewerFormat(str(path), version, VERSION)
-            return int(number)
-    raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
+        return file.read(START)
+
+
+def _parse_header(path: Path, header: bytes) -> tuple[int, int] | None:
+    """Read one copy of a header: number and salt, or None if it is none."""
+    if len(header) != _HEADER_COPY:
+        return None
+    magic, version, salt, number = _FILE_HEADER.unpack_from(header)
+    (crc,) = _CRC.unpack_from(header, _FILE_HEADER.size)
+    if magic != _MAGIC or crc != crc32(header[: _FILE_HEADER.size]):
+        return None
+    if version > VERSION:
+        raise NewerFormat(str(path), version, VERSION)
+    return number, salt
+
+
+def seed_of(path: Path) -> int | None:
+    """Give what the checksums of a file start from, by either copy of its header."""
+    header = _header_of(path)
+    for copy in (header[:_HEADER_COPY], header[_HEADER_COPY:]):
+        found = _parse_header(path, copy)
+        if found is not None and found[0] == int(path.stem):
+            return _seed(*found)
+    return None
 
 
 def read_journal(path: Path) -> Iterator[Entry | Damage]:
@@ -234,10 +269,13 @@ def read_journal(path: Path) -> Iterator[Entry | Damage]:
 
     Records of a torn batch are not given, even those that are whole.
     """
-    seed = _seed(int(path.stem))
+    seed = seed_of(path)
     with path.open("rb") as file:
         fd = file.fileno()
         size = os.fstat(fd).st_size
+        if seed is None:
+            yield Damage(0, size, torn=False)
+            return
         position = START
         sequence = 0
         while position < size:

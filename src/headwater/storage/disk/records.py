@@ -5,7 +5,7 @@
 All numbers are little-endian; the journal puts length and checksum before each record. Payloads:
 
     CREATE   meta length u32 | meta (msgpack) | first bytes
-    APPEND   start u64 | time f64 | extras length u16 | extras (msgpack) | bytes
+    APPEND   start u64 | time f64 | extras length u32 | extras (msgpack) | bytes
     DELETE   time f64
     KEEP     documents (msgpack): key to value, nil for one that is gone; its stream is 0
 
@@ -25,7 +25,7 @@ DELETE: Final = 3
 KEEP: Final = 4
 
 _PREFIX: Final = Layout("<BQ")
-_APPEND: Final = Layout("<BQQdH")
+_APPEND: Final = Layout("<BQQdI")
 _META: Final = Layout("<BQI")
 _DELETE: Final = Layout("<BQd")
 MIN_LENGTH: Final = _PREFIX.size

@@ -1,6 +1,6 @@
 """Finding what is whole in files that are damaged.
 
-Records of a journal are found by their checksums, which start from the file's number: what only
+Records of a journal are found by their checksums, which start from the file's salt: what only
 looks like a record, in the data of an append or in what is left of an older file, is not taken for
 one. Extents of a segment are found by their own headers, and checked block by block.
 """
@@ -21,6 +21,7 @@ from headwater.storage.disk.journal import (
     Entry,
     never_used,
     read_journal,
+    seed_of,
 )
 from headwater.storage.disk.records import APPEND, CREATE, DELETE, MIN_LENGTH, stream_of
 from headwater.storage.disk.segments import BLOCK, EXTENT_HEADER, Extent, parse_extent_header
@@ -63,7 +64,9 @@ def has_records(path: Path) -> bool:
 
 def records_within(path: Path, damage: Damage) -> Iterator[Entry]:
     """Find the whole records that lie within a damaged part of a journal file."""
-    seed = crc32(int(path.stem).to_bytes(8, "little"))
+    seed = seed_of(path)
+    if seed is None:
+        return
     with path.open("rb") as file:
         part = os.pread(file.fileno(), damage.end - damage.position, damage.position)
     match = _PLAUSIBLE.search(part)

@@ -7,7 +7,7 @@ are durable. Reads go to the bytes in memory, then through the catalog to the se
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from time import time
 from typing import Final
@@ -47,7 +47,7 @@ from headwater.protocol.refusals import (
     StreamNotFound,
 )
 from headwater.storage.disk.catalog import FILE as CATALOG_FILE
-from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.catalog import Catalog, CatalogFull
 from headwater.storage.disk.commits import GroupCommit
 from headwater.storage.disk.documents import KeepOperation
 from headwater.storage.disk.files import DirectoryLock, Reserve
@@ -111,12 +111,14 @@ class DiskStore(Store):
         with ExitStack() as undo:
             self._lock = undo.enter_context(DirectoryLock(folder))
             _refuse_lost_catalog(folder, journals, segments)
+            reserve = Reserve(folder, min(MIB, self.options.journal_bytes))
+            reserve.lend()  # SQLite needs a little room even to read
             self._catalog = undo.enter_context(closing(Catalog(folder)))
-            self._recover(journals, segments)
+            self._recover(journals, segments, reserve)
             undo.pop_all()
         self._opened = True
 
-    def _recover(self, journals: Path, segments: Path) -> None:
+    def _recover(self, journals: Path, segments: Path, reserve: Reserve) -> None:
         options, catalog, metrics = self.options, self._catalog, self.metrics
         loop = asyncio.get_running_loop()
         registry = self._registry = Registry(catalog, int(catalog.meta("next_epoch")))
@@ -124,11 +126,10 @@ class DiskStore(Store):
             # Reads before the crash may not have been saved: no sliding window ends early for it.
             registry.oldest_access = self._clock()
         number = recover(journals, segments, catalog, registry, metrics)
-        reserve = Reserve(self.folder, min(MIB, options.journal_bytes))
         reserve.hold()
         journal = JournalWriter(journals, number, options.journal_bytes)
         if catalog.meta("clean", 1):
-            catalog.put("clean", 0)
+            _mark_in_use(catalog, reserve)
         self._files = SegmentFiles(segments, options.max_open_segments)
         self._sync = new_sync(loop) if options.durability == "fsync" else None
         self._commits = GroupCommit(loop, journal, self._sync, metrics, self._after_batch)
@@ -154,7 +155,8 @@ class DiskStore(Store):
             self._sync.close()
         unsaved = self._registry.dirty or self._registry.documents.unsaved
         if not unsaved and self._commits.failure is None:
-            self._catalog.put("clean", 1)
+            with suppress(CatalogFull):  # then the next start takes it for one after a crash
+                self._catalog.put("clean", 1)
         self._files.close()
         self._catalog.close()
         self._lock.release()
@@ -296,18 +298,21 @@ class DiskStore(Store):
 
     async def expire(self, now: float, limit: int) -> int:
         removed = 0
+        left: list[DiskStream] = []
         due = self._registry.due(now)
         while removed < limit and (path := next(due, None)) is not None:
             stream = self._registry.at(path)
-            if stream is None or stream.deleted or stream.unsettled:
+            if stream is None or stream.deleted:
                 continue
-            if not self._is_over(stream, now):
-                self._registry.reschedule(stream)
+            if stream.unsettled or not self._is_over(stream, now):
+                left.append(stream)
             elif await self._delete(stream, now) is None:
                 removed += 1
             else:
-                self._registry.reschedule(stream)
+                left.append(stream)
                 break
+        for stream in left:  # not before: one that is over but can't go yet would be due at once
+            self._registry.reschedule(stream)
         return removed
 
     # Reading
@@ -490,6 +495,19 @@ def _refuse_lost_catalog(folder: Path, journals: Path, segments: Path) -> None:
     catalog = folder / CATALOG_FILE
     if not catalog.exists() and (journal_numbers(journals) or segment_numbers(segments)):
         raise StoreDamaged(str(catalog), 0, "the file is missing, but there are streams here")
+
+
+def _mark_in_use(catalog: Catalog, reserve: Reserve) -> None:
+    """Note that accesses may be lost from here on; a disk without any room must not stop reads."""
+    try:
+        catalog.put("clean", 0)
+    except CatalogFull:
+        reserve.release()
+        try:
+            catalog.put("clean", 0)
+        except CatalogFull as error:
+            log.warning("no room to mark the catalog as in use error=%s", error)
+        reserve.hold()
 
 
 def _unwritable(error: OSError) -> StoreUnwritable:
