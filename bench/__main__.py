@@ -31,8 +31,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--peer",
-        choices=("memory", "file", "none"),
-        help="the peer's mode (default: the one that fits --store)",
+        choices=("memory", "file", "ours", "none"),
+        help="the peer's mode (default: the one that fits --store), or ours: our memory engine",
     )
     parser.add_argument(
         "--ours-command",
@@ -89,6 +89,12 @@ def _effort(arguments: argparse.Namespace) -> Effort:
     )
 
 
+def _peer(mode: str) -> ServerSpec | None:
+    if mode == "none":
+        return None
+    return headwater("memory") if mode == "ours" else peer(mode)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return the exit code."""
     parser = _parser()
@@ -103,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workloads = _chosen(arguments.only)
         bench = Bench(
             ours=_ours(arguments),
-            peer=None if peer_mode == "none" else peer(peer_mode),
+            peer=_peer(peer_mode),
             effort=_effort(arguments),
             repeats=repeats,
             cores=Cores.choose(),

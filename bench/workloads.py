@@ -163,7 +163,7 @@ WORKLOADS: tuple[Workload, ...] = (
              _create(1), _long_poll),
     Workload("C1", "create streams, 64 connections", "streams/s", "higher",
              _no_setup, _create_streams),
-    Workload("S1", "append 100 B beside 10,000 subscriptions", "% of none", "higher",
+    Workload("S1", "A1 beside 10,000 subscriptions, 100,000 streams", "% of none", "higher",
              _create(_STREAMS), _beside_subscriptions),
 )
 # fmt: on

@@ -15,6 +15,9 @@ class Watchers:
         self._by_path: dict[str, dict[object, Wake]] = {}
         self._observers: tuple[Observer, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self._by_path or self._observers)
+
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
 

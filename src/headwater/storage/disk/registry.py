@@ -16,7 +16,7 @@ from headwater.protocol.offsets import Lineage, Offset
 from headwater.protocol.producers import ProducerClaim, ProducerState
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.documents import Documents
-from headwater.storage.disk.records import AppendExtras, CreateMeta
+from headwater.storage.disk.records import NOTHING_ELSE, AppendExtras, CreateMeta
 from headwater.storage.disk.streams import DiskStream, from_row
 
 
@@ -49,6 +49,14 @@ class Registry:
         return len(self._by_number)
 
     # Looking up
+
+    def at_hand(self, path: str) -> DiskStream | None:
+        """Give a stream that is in memory, has nothing to be waited for, and never expires."""
+        stream = self._by_path.get(path)
+        if stream is None or stream.unsettled or stream.expires:
+            return None
+        stream.recently_used = True
+        return stream
 
     def at(self, path: str) -> DiskStream | None:
         """Find the stream that lives, or is kept, at a path."""
@@ -165,6 +173,10 @@ class Registry:
         stream.grow(data)
         self.tail_bytes += len(data)
         stream.last_access = max(stream.last_access, now)
+        self.dirty[stream.number] = stream
+        self.changed.add(stream.path)
+        if extras is NOTHING_ELSE:
+            return
         claim: ProducerClaim | None = None
         if extras.producer is not None:
             claim = ProducerClaim(*extras.producer)
@@ -173,8 +185,6 @@ class Registry:
             stream.durable_seq = extras.seq
         if extras.close:
             stream.close(claim)
-        self.dirty[stream.number] = stream
-        self.changed.add(stream.path)
 
     def replayed(self, stream: DiskStream) -> None:
         """Bring the accepted state to where the journal has brought the durable one."""
@@ -283,6 +293,8 @@ class AppendOperation:
         self._extras = extras
         self._now = now
         stream.end += len(data)
+        if extras is NOTHING_ELSE:
+            return
         self._old_seq = stream.last_seq
         self._old_producer: ProducerState | None = None
         if extras.producer is not None:
@@ -302,6 +314,8 @@ class AppendOperation:
     def undo(self) -> None:
         stream = self._stream
         stream.end -= len(self._data)
+        if self._extras is NOTHING_ELSE:
+            return
         stream.last_seq = self._old_seq
         if self._extras.producer is not None:
             stream.producers.set(self._extras.producer[0], self._old_producer)

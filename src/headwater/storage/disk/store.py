@@ -248,9 +248,11 @@ class DiskStore(Store):
     # Writing
 
     async def append(self, path: str, request: Append, now: float) -> Appended | AppendRefusal:
-        stream = await self._find(path, now)
+        stream = self._registry.at_hand(path) if self._opened else None
         if stream is None:
-            return StreamNotFound(path)
+            stream = await self._find(path, now)
+            if stream is None:
+                return StreamNotFound(path)
         if stream.deleted:
             return StreamGone(path)
         plan = decide_append(stream, request)
@@ -485,8 +487,9 @@ class DiskStore(Store):
 
     def _after_batch(self) -> None:
         changed, self._registry.changed = self._registry.changed, set()
-        for path in changed:
-            self._watchers.wake(path)
+        if self._watchers:
+            for path in changed:
+                self._watchers.wake(path)
         self._saver.after_batch()
 
 
