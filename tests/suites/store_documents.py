@@ -114,6 +114,16 @@ class Listing:
         page = await store.streams("", "", 3, T0 + 1)
         assert [info.path for info in page] == ["z"]
 
+    async def test_pages_full_of_deleted_streams_do_not_end_the_list(self, store: Store) -> None:
+        names = [f"a/{number}" for number in range(9)]
+        for name in (*names, "z"):
+            await create(store, name)
+        await asyncio.sleep(0.05)  # long enough for an eager engine to save them
+        for name in names:
+            await store.delete(name, T0)
+        page = await store.streams("", "", 3, T0)
+        assert [info.path for info in page] == ["z"]
+
 
 @runs_behaviours
 class Keeping:

@@ -4,7 +4,8 @@ It decides and applies in one step without waiting, so a call never sees another
 """
 
 from collections.abc import Callable, Mapping
-from heapq import heapify, heappop, heappush, nsmallest
+from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from headwater.errors import StoreNotOpen
 from headwater.protocol import content_types
@@ -52,6 +53,7 @@ from headwater.protocol.refusals import (
     StreamNotFound,
 )
 from headwater.storage.bytelog import ByteLog
+from headwater.storage.path_index import PathIndex
 from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo
 from headwater.storage.watchers import Watchers
 
@@ -154,6 +156,7 @@ class MemoryStore(Store):
         self.bytes = 0
         self._open = False
         self._streams: dict[str, _Stream] = {}
+        self._paths = PathIndex()
         self._epoch = 0
         self._deadlines: list[tuple[float, int, str]] = []
         self._watchers = Watchers()
@@ -209,6 +212,7 @@ class MemoryStore(Store):
         self.bytes += len(data)
         stream.last_access = now
         self._streams[path] = stream
+        self._paths.add(path)
         self._schedule(stream, expiry)
         self._watchers.wake(path)
         return Created(stream.info(), new=True)
@@ -329,12 +333,7 @@ class MemoryStore(Store):
 
     async def streams(self, prefix: str, after: str, limit: int, now: float) -> list[StreamInfo]:
         while True:
-            found = (
-                path
-                for path, stream in self._streams.items()
-                if path > after and path.startswith(prefix) and not stream.deleted
-            )
-            page = nsmallest(limit, found)
+            page = list(islice(self._paths.behind(after, prefix), limit))
             listed = [self._find(path, now) for path in page]
             living = [stream.info() for stream in listed if stream and not stream.deleted]
             if living or not page:
@@ -396,6 +395,7 @@ class MemoryStore(Store):
         current: _Stream | None = stream
         while current is not None and current.deleted and current.forks == 0:
             del self._streams[current.path]
+            self._paths.discard(current.path)
             self.bytes -= current.log.end - current.log.start
             current = current.source
             if current is not None:

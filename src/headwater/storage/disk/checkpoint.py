@@ -116,6 +116,7 @@ def succeeded(snapshot: Snapshot, registry: Registry, catalog: Catalog) -> None:
     for saved in snapshot.saved:
         stream = saved.stream
         stream.saving = False
+        registry.saved(stream)
         before = stream.log.start
         stream.log.drop_before(saved.end)
         stream.producers.saved(saved.producers, catalog)

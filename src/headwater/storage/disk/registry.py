@@ -18,6 +18,7 @@ from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.documents import Documents
 from headwater.storage.disk.records import NOTHING_ELSE, AppendExtras, CreateMeta
 from headwater.storage.disk.streams import DiskStream, from_row
+from headwater.storage.path_index import PathIndex
 
 
 class Registry:
@@ -42,6 +43,8 @@ class Registry:
         """Durable bytes in memory that no segment has yet."""
         self.changed: set[str] = set()
         """Paths whose watchers have to be told."""
+        self._unsaved = PathIndex()
+        """Paths of streams that the catalog may not know at all."""
         self.oldest_access = 0.0
         """After a crash: accesses may have been lost, so nobody was idle for longer than this."""
 
@@ -78,26 +81,30 @@ class Registry:
         return None if row is None else self._load(from_row(row, self._catalog))
 
     def living(self, prefix: str, after: str, limit: int) -> list[DiskStream]:
-        """List durable streams in the order of their paths; those of the catalog stay there."""
-        rows = self._catalog.living(prefix, after, limit)
-        # Past the last row of a full page the catalog may have more: that is for the next page.
-        last = rows[-1].path if len(rows) == limit else None
-        found: dict[str, DiskStream] = {}
-        for row in rows:
-            if row.id not in self.removed and row.id not in self.removing:
-                found[row.path] = self._by_path.get(row.path) or from_row(row, self._catalog)
-        for stream in self._unsaved():
-            path = stream.path
-            if path > after and path.startswith(prefix) and (last is None or path <= last):
-                found[path] = stream
-        # A stream that is being created is not durable; one that is being deleted still is.
-        listed = [found[path] for path in sorted(found)]
-        return [s for s in listed if not s.deleted and not (s.unsettled and s.new)][:limit]
+        """List durable streams in the order of their paths; those of the catalog stay there.
 
-    def _unsaved(self) -> Iterator[DiskStream]:
-        """Give the streams that the catalog may not have as they are."""
-        yield from self.saving.values()
-        yield from self.dirty.values()  # last: one may have taken the path of one being saved
+        The list is empty only where there are no more.
+        """
+        while True:
+            rows = self._catalog.living(prefix, after, limit)
+            # Past the last row of a full page the catalog may have more: that is for the next page.
+            last = rows[-1].path if len(rows) == limit else None
+            found: dict[str, DiskStream] = {}
+            for row in rows:
+                if row.id not in self.removed and row.id not in self.removing:
+                    found[row.path] = self._by_path.get(row.path) or from_row(row, self._catalog)
+            fresh = 0
+            for path in self._unsaved.behind(after, prefix):
+                if fresh == limit or (last is not None and path > last):
+                    break
+                stream = self._by_path.get(path)
+                if stream is not None and not stream.deleted:
+                    found[path] = stream
+                    fresh += 1
+            listed = [found[path] for path in sorted(found) if not found[path].deleted]
+            if listed or last is None:
+                return listed[:limit]
+            after = last
 
     def _load(self, stream: DiskStream) -> DiskStream:
         stream.last_access = max(stream.last_access, self.oldest_access)
@@ -166,7 +173,13 @@ class Registry:
                 source.forks += 1
                 self.dirty[source.number] = source
         self.dirty[stream.number] = stream
+        self._unsaved.add(stream.path)
         self.changed.add(stream.path)
+
+    def saved(self, stream: DiskStream) -> None:
+        """The catalog has a stream by now."""
+        if self._by_path.get(stream.path, stream) is stream:
+            self._unsaved.discard(stream.path)
 
     def appended(self, stream: DiskStream, data: bytes, extras: AppendExtras, now: float) -> None:
         """An append is durable."""
@@ -211,6 +224,7 @@ class Registry:
 
     def _remove(self, stream: DiskStream) -> None:
         self.drop(stream)
+        self.saved(stream)
         self.dirty.pop(stream.number, None)
         self.tail_bytes -= stream.log.end - stream.log.start
         if not stream.new:

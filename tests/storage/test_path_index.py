@@ -1,0 +1,35 @@
+"""Paths in their order: what is listed is what a sorted set would list."""
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from headwater.storage.path_index import PathIndex
+
+PATHS = st.text(alphabet="ab/", max_size=4)
+STEPS = st.lists(st.tuples(st.sampled_from(["add", "discard", "list"]), PATHS, PATHS), max_size=60)
+
+
+@given(STEPS)
+def test_it_lists_what_a_sorted_set_would(steps: list[tuple[str, str, str]]) -> None:
+    index = PathIndex()
+    model: set[str] = set()
+    for step, path, after in steps:
+        if step == "add":
+            index.add(path)
+            model.add(path)
+        elif step == "discard":
+            index.discard(path)
+            model.discard(path)
+        else:
+            expected = sorted(one for one in model if one > after and one.startswith(path))
+            assert list(index.behind(after, path)) == expected
+
+
+def test_what_is_gone_does_not_pile_up() -> None:
+    index = PathIndex()
+    for number in range(10_000):
+        index.add(f"{number}")
+        index.discard(f"{number}")
+        if number % 100 == 0:
+            assert list(index.behind("", "")) == []
+    assert len(index._sorted) < 2_000  # what a page has to pass over
