@@ -27,6 +27,8 @@ class PathIndex:
         if path not in self._paths:
             self._paths.add(path)
             self._added.append(path)
+            if self._is_mostly_gone():
+                self._sort()
 
     def discard(self, path: str) -> None:
         """Let go of a path, if it is here."""
@@ -45,8 +47,11 @@ class PathIndex:
                 last = path
                 yield path
 
+    def _is_mostly_gone(self) -> bool:
+        return len(self._sorted) + len(self._added) > 2 * len(self._paths) + _SPARE
+
     def _sort(self) -> None:
-        if len(self._sorted) + len(self._added) > 2 * len(self._paths) + _SPARE:
+        if self._is_mostly_gone():
             self._sorted = sorted(self._paths)
         elif self._added:
             self._sorted = sorted(self._sorted + self._added)  # two runs: hardly more than a copy
