@@ -142,7 +142,7 @@ def _attach(error: RequestRefused, answer: Answer) -> None:
     elif isinstance(error, ProducerGap):
         error.expected = _integer(headers.get(names.PRODUCER_EXPECTED_SEQ.lower()))
         error.received = _integer(headers.get(names.PRODUCER_RECEIVED_SEQ.lower()))
-    elif isinstance(error, Overloaded):
+    elif isinstance(error, Overloaded | ServerFailed):
         error.retry_after = _retry_after(headers.get("retry-after"), headers.get("date"))
 
 
