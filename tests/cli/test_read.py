@@ -75,7 +75,7 @@ def test_reading_begins_at_an_offset_and_the_resume_line_can_be_run(
 
 
 def test_a_closed_stream_says_so_instead(headwater: Headwater, stream: Stream, path: str) -> None:
-    tail = stream.close("1").next_offset
+    tail = stream.close(1).next_offset
     done = headwater.run("read", path)
     assert done.stdout == b"1\n"
     assert done.stderr.decode() == f"{path} is closed; it ends at offset {tail}.\n"

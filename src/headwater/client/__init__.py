@@ -5,8 +5,9 @@ The rules do no I/O: `calls` makes requests and reads answers, `following` decid
 sends, and `steps` puts them in order. `Client` and `AsyncClient` carry the steps out.
 """
 
-from headwater.client.async_client import AsyncClient
-from headwater.client.async_stream import AsyncStream
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
 from headwater.client.calls import NOW, START
 from headwater.client.client import DEFAULT_URL, Client
 from headwater.client.following import Live
@@ -15,6 +16,16 @@ from headwater.client.retry import NO_RETRY, Retry
 from headwater.client.stream import Stream
 from headwater.client.values import Appended, Batch, Created, Position, StreamInfo
 from headwater.protocol.producers import ProducerClaim
+
+if TYPE_CHECKING:
+    from headwater.client.async_client import AsyncClient
+    from headwater.client.async_stream import AsyncStream
+
+_ASYNC: Final = {
+    "AsyncClient": "headwater.client.async_client",
+    "AsyncStream": "headwater.client.async_stream",
+}
+"""Loaded when asked for: asyncio takes longer to import than all of the synchronous client."""
 
 __all__ = [
     "DEFAULT_URL",
@@ -38,3 +49,9 @@ __all__ = [
     "Stream",
     "StreamInfo",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ASYNC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_ASYNC[name]), name)

@@ -9,7 +9,14 @@ from urllib.parse import urlsplit
 
 from headwater.client.http1 import Incoming, Malformed, encode_request
 from headwater.client.messages import Answer, Request, origin_of
-from headwater.client.transport import FRESH_SECONDS, MAX_IDLE, Timeouts, lost, reason_of
+from headwater.client.transport import (
+    FRESH_SECONDS,
+    MAX_IDLE,
+    Timeouts,
+    default_tls,
+    lost,
+    reason_of,
+)
 from headwater.errors import ClientClosed, ClientError, Unreachable
 
 _MAX_WAITING_BYTES: Final = 1024 * 1024
@@ -66,10 +73,12 @@ class Connection(asyncio.Protocol):
                 self._error = exc or error
         self._wake()
 
-    def ask(self, data: bytes, incoming: Incoming) -> None:
+    def ask(self, first: bytes, rest: bytes, incoming: Incoming) -> None:
         """Send a request and expect its answer."""
         self._incoming, self._error, self._waiting_bytes = incoming, None, 0
-        self._transport.write(data)
+        self._transport.write(first)
+        if rest:
+            self._transport.write(rest)
 
     async def until(self, ready: Callable[[], bool], seconds: float) -> None:
         """Wait until an answer is as far as wanted; raises where it broke or was silent."""
@@ -141,7 +150,7 @@ class AsyncTransport:
         data = encode_request(request)
         connection = await self._connect(request)
         exchange = AsyncExchange(self, connection, request, attempt)
-        connection.ask(data, exchange.incoming)
+        connection.ask(*data, exchange.incoming)
         return exchange
 
     async def close(self) -> None:
@@ -199,7 +208,7 @@ class AsyncTransport:
     async def _dial(self, request: Request, origin: str) -> Connection:
         parts = urlsplit(request.url)
         secure = parts.scheme == "https"
-        tls = (self._tls or ssl.create_default_context()) if secure else None
+        tls = (self._tls or default_tls()) if secure else None
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeouts.usual):
@@ -265,6 +274,7 @@ class AsyncExchange:
             return
         self._finished = True
         reusable = self.incoming.done and self.incoming.reusable
+        self.incoming.forget()
         self._transport.release(self._connection, self._request, reusable=reusable)
 
     def _failed(self, error: Exception) -> ClientError:

@@ -1,11 +1,10 @@
 """The synchronous client: does the steps of `headwater.client.steps` by blocking."""
 
 import random
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from headwater.client.calls import Call
 from headwater.client.dressing import Auth, Value, as_header, dressed, make_dressing
@@ -18,6 +17,9 @@ from headwater.client.subscribing import Subscriptions
 from headwater.client.transport import Scope, Timeouts, Transport
 from headwater.client.values import Batch
 from headwater.errors import ClientClosed, ClientError
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
@@ -44,7 +46,7 @@ class Client:
         timeout: float = TIMEOUT,
         live_timeout: float = LIVE_TIMEOUT,
         root: str = ROOT,
-        tls: ssl.SSLContext | None = None,
+        tls: "ssl.SSLContext | None" = None,
         on_retry: Callable[[ClientError, float], None] | None = None,
     ) -> None:
         """Set up; nothing is connected yet.

@@ -159,18 +159,19 @@ class Reader:
             return
         if answer.status >= 400:
             # Our server tells the present incarnation where it refuses an offset of another one.
-            if isinstance(failure(answer), OffsetGone):
-                raise recreated(self.url, answer.status)
+            error = failure(answer)
+            if isinstance(error, OffsetGone):
+                raise recreated(self.url, answer.status, str(error))
             return
         if self._incarnation not in {None, incarnation}:
             raise recreated(self.url, answer.status)
         self._incarnation = incarnation
 
 
-def recreated(url: str, status: int) -> StreamRecreated:
+def recreated(url: str, status: int, told: str = "") -> StreamRecreated:
     """Make the error of a stream that is not the one that was read before."""
     return StreamRecreated(
-        f"The stream at {url} was deleted and created again: start again from -1.",
+        told or f"The stream at {url} was deleted and created again: start again from -1.",
         url=url,
         status=status,
         code="stream-recreated",

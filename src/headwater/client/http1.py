@@ -3,7 +3,7 @@
 No I/O here: the synchronous and the asynchronous transport share it and only move the bytes.
 """
 
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httptools
@@ -11,6 +11,8 @@ import httptools
 from headwater.client.messages import Answer, Request, target_of
 
 MAX_HEAD_BYTES: Final = 64 * 1024
+_LARGE_BODY_BYTES: Final = 64 * 1024
+"""A larger body is sent by itself: copying it would cost more than another system call."""
 _TEXT: Final = "latin-1"
 _BREAKS: Final = frozenset("\r\n\0")
 
@@ -19,8 +21,8 @@ class Malformed(Exception):
     """What arrived is not an HTTP answer; the message says why."""
 
 
-def encode_request(request: Request) -> bytes:
-    """Write a request with its whole body."""
+def encode_request(request: Request) -> tuple[bytes, bytes]:
+    """Write a request: what to send first, and what is left of the body."""
     host = urlsplit(request.url).netloc.rpartition("@")[2]
     lines = [f"{request.method} {target_of(request.url)} HTTP/1.1\r\nHost: {host}\r\n"]
     for name, value in request.headers.items():
@@ -30,7 +32,10 @@ def encode_request(request: Request) -> bytes:
     if request.body or request.method in {"POST", "PUT"}:
         lines.append(f"Content-Length: {len(request.body)}\r\n")
     lines.append("\r\n")
-    return _encoded("".join(lines)) + request.body
+    head = _encoded("".join(lines))
+    if len(request.body) > _LARGE_BODY_BYTES:
+        return head, request.body
+    return head + request.body, b""
 
 
 def _encoded(head: str) -> bytes:
@@ -47,7 +52,7 @@ class Incoming:
     def __init__(self, request: Request, attempt: int = 0) -> None:
         self._request = request
         self._attempt = attempt
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
         self._head_bytes = 0
@@ -76,8 +81,14 @@ class Incoming:
             if not self.done:
                 raise Malformed(f"what came is not HTTP ({error})") from None
             self.reusable = False
+        if self.done:
+            self.forget()
         if not self.has_head and self._head_bytes > MAX_HEAD_BYTES:
             raise Malformed("the headers of the answer don't end")
+
+    def forget(self) -> None:
+        """Let go of the parser, which refers back to this: else both stay until the collector."""
+        self._parser = None
 
     def end(self) -> None:
         """Take the end of the connection; raises where it cuts the answer short."""
