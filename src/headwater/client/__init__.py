@@ -19,11 +19,20 @@ from headwater.protocol.producers import ProducerClaim
 
 if TYPE_CHECKING:
     from headwater.client.async_client import AsyncClient
+    from headwater.client.async_producer import AsyncProducer
     from headwater.client.async_stream import AsyncStream
+    from headwater.client.deliveries import AsyncDelivery, Delivery
+    from headwater.client.producer import Producer
+    from headwater.client.producing import ProducerState
 
 _ASYNC: Final = {
     "AsyncClient": "headwater.client.async_client",
+    "AsyncDelivery": "headwater.client.deliveries",
+    "AsyncProducer": "headwater.client.async_producer",
     "AsyncStream": "headwater.client.async_stream",
+    "Delivery": "headwater.client.deliveries",
+    "Producer": "headwater.client.producer",
+    "ProducerState": "headwater.client.producing",
 }
 """Loaded when asked for: asyncio takes longer to import than all of the synchronous client."""
 
@@ -34,16 +43,21 @@ __all__ = [
     "START",
     "Appended",
     "AsyncClient",
+    "AsyncDelivery",
     "AsyncFollowing",
+    "AsyncProducer",
     "AsyncReading",
     "AsyncStream",
     "Batch",
     "Client",
     "Created",
+    "Delivery",
     "Following",
     "Live",
     "Position",
+    "Producer",
     "ProducerClaim",
+    "ProducerState",
     "Reading",
     "Retry",
     "Stream",

@@ -15,7 +15,7 @@ from headwater.client.calls import Call
 from headwater.client.client import DEFAULT_URL, LIVE_TIMEOUT, TIMEOUT
 from headwater.client.dressing import AsyncValue, Auth, as_header, dressed, make_dressing
 from headwater.client.following import Reader
-from headwater.client.messages import ROOT, Request, stream_url
+from headwater.client.messages import ROOT, Answer, Request, stream_url
 from headwater.client.retry import Retry
 from headwater.client.steps import Open, Pause, Receive, Send, Shut, Step, carry_out, read_on
 from headwater.client.subscribing import AsyncSubscriptions
@@ -75,6 +75,10 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def send(self, request: Request, attempt: int = 0) -> Answer:
+        """Send a request once."""
+        return await self._transport.send(await self._dress(request), attempt)
+
     async def run(self, call: Call[T]) -> T:
         """Carry out a call; what is safe to repeat is repeated."""
         steps = carry_out(call, self.retry, random.random)
@@ -119,7 +123,7 @@ class AsyncClient:
 
     async def _do(self, step: Step) -> Any:
         if isinstance(step, Send):
-            return await self._transport.send(await self._dress(step.request), step.attempt)
+            return await self.send(step.request, step.attempt)
         if isinstance(step, Pause):
             return await self._pause(step, None)
         raise TypeError(f"{step} is a step of readers only")

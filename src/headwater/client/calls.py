@@ -154,6 +154,18 @@ def encode(data: object, content_type: str) -> bytes:
     )
 
 
+def encoder(content_type: str) -> Callable[[object], bytes]:
+    """Choose how the messages of a stream are made, once for many of them."""
+    if not holds_json(content_type):
+        return lambda data: encode(data, content_type)
+    to_json = msgspec.json.Encoder().encode
+
+    def encode_json(data: object) -> bytes:
+        return data if isinstance(data, bytes) else to_json(data)
+
+    return encode_json
+
+
 def body_of(data: object, content_type: str) -> bytes:
     """Make the body that appends one value; bytes are the body itself.
 
