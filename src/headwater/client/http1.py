@@ -56,6 +56,7 @@ class Incoming:
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
         self._head_bytes = 0
+        self._surplus = False
         self.status = 0
         self.has_head = False
         """Whether the status and the headers are there."""
@@ -134,10 +135,20 @@ class Incoming:
 
     # What the parser calls.
 
+    def on_message_begin(self) -> None:
+        if self.done:
+            # A second answer to one request: it is dropped, and the connection with it.
+            self._surplus = True
+            self.reusable = False
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._surplus:
+            return
         self._headers[name.decode(_TEXT).lower()] = value.decode(_TEXT)
 
     def on_headers_complete(self) -> None:
+        if self._surplus:
+            return
         self.status = self._parser.get_status_code()
         if self.status < 200:
             self._headers = {}  # an interim answer: the real one follows
@@ -151,7 +162,8 @@ class Incoming:
             self.done = True
 
     def on_body(self, data: bytes) -> None:
-        self._pieces.append(data)
+        if not self._surplus:
+            self._pieces.append(data)
 
     def on_message_complete(self) -> None:
         if self.has_head:
