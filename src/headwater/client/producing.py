@@ -227,7 +227,8 @@ class Outbox:
         number = appended.producer_seq
         if number is not None and number < parcel.seq:
             return ConnectionLost(self.url, origin_of(self.url), "it answered another request")
-        if appended.duplicate and not parcel.in_doubt:
+        # Closing without data is always answered like a duplicate.
+        if appended.duplicate and parcel.count and not parcel.in_doubt:
             return ProducerReused(
                 f"Number {parcel.seq} of producer {self.producer_id!r} in epoch {self.epoch} was "
                 f"used before at {self.url}, so this batch was not appended: another process has "
