@@ -37,6 +37,7 @@ else
 	$(BIN)/python -m bench --store memory
 	$(BIN)/python -m bench --store disk
 	$(BIN)/python -m bench --store disk --peer ours --only L1
+	$(BIN)/python -m bench.client
 endif
 
 requirements: $(VENV)/.dev ## compile the pinned requirements anew

@@ -72,7 +72,7 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
         client.stream("wake/mail").create(content_type="application/json")
         config = {"type": "pull-wake", "pattern": "mail/*", "wake_stream": "wake/mail"}
         client.run(subscriptions.create(server.url, "mailer", config))
-        client.stream("mail/before").create(b"[1,2]", content_type="application/json")
+        client.stream("mail/before").create(data=b"[1,2]")
         scope: dict[str, Any] = {"__name__": "worker"}
         exec(compile(code, "worker.py", "exec"), scope)
         scope["process"] = lambda path, message: done.append((path, message))
@@ -80,7 +80,7 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
         worker.start()
         _wait_until(lambda: len(done) == 2)
         for number in range(3):
-            client.stream(f"mail/{number}").create(b"[3]", content_type="application/json")
+            client.stream(f"mail/{number}").create(data=b"[3]")
             _wait_until(lambda: len(done) == 3 + number)  # noqa: B023 - asked at once
         client.stream("wake/mail").close()
         worker.join(20)
@@ -95,3 +95,30 @@ def _wait_until(check: Callable[[], bool]) -> None:
     while not check():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+CLIENT_OUTPUT = [
+    "buy milk\ncall Ada\nsleep\n",
+    "A stream is a log that you can read while it is written .\n",
+    "step 0\nstep 1\nstep 2\ndone\n",
+    "total 21\n",
+    "True\n",
+    "mail/ada {'subject': 'hello'}\n1 batch done\n",
+]
+
+
+@pytest.mark.parametrize("number", range(len(CLIENT_OUTPUT)))
+def test_the_examples_of_the_client_page_run(number: int, tmp_path: Path) -> None:
+    examples = [text for language, text in blocks("docs/client.md") if language == "python"]
+    assert len(examples) == len(CLIENT_OUTPUT)
+    with ServerProcess() as server:
+        done = subprocess.run(
+            [sys.executable, "-c", examples[number].replace("http://localhost:4437", server.url)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == CLIENT_OUTPUT[number]
