@@ -31,10 +31,10 @@ class SnapshotCache(ABC):
     may be repeated. `open` and `close` are called by whoever owns the cache.
     """
 
-    async def open(self) -> None:
+    async def open(self) -> None:  # noqa: B027 - not every cache has something to connect to
         """Connect."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - likewise
         """Let go of everything; may be called twice."""
 
     @abstractmethod
