@@ -24,6 +24,7 @@ import msgspec
 from headwater.client import AsyncClient, AsyncStream, ProducerClaim, Retry
 from headwater.errors import (
     ClientError,
+    OffsetGone,
     ProducerGap,
     RunDeleted,
     RunStoreUnavailable,
@@ -71,6 +72,8 @@ class StreamRunStore(RunStore):
         self._client: AsyncClient | None = None
         self._logs: OrderedDict[str, RunLog] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._fetched: OrderedDict[str, tuple[int, str]] = OrderedDict()
+        """Where the last fetch of a run ended: behind which number, at which offset."""
         self._kept: dict[str, int] = {}
         self._known: dict[str, RunInfo] = {}
         """All runs, as far as the changes were read."""
@@ -125,15 +128,22 @@ class StreamRunStore(RunStore):
                     # What is known may be deleted since: only the server can say.
                     await self._read_on(log)
                     return results
-                claim = ProducerClaim(PRODUCER, 0, log.next_append)
-                appended = await stream.append_many(messages, producer=claim, content_type=_JSON)
                 before = log.next_append
+                appended = await stream.append_many(
+                    messages, producer=ProducerClaim(PRODUCER, 0, before), content_type=_JSON
+                )
+                if not appended.duplicate:
+                    # Ours is the next append, so what lies between is known: no need to read it.
+                    for message in messages:
+                        log.take(msgspec.json.decode(message))
+                    log.offset = appended.offset
+                    return results
                 await self._read_on(log)
             except (*_MISSING, ProducerGap):
                 self._logs.pop(run_id, None)
                 log = await self._load(run_id, create=True)
                 continue
-            if not appended.duplicate or await self._is_mine(stream, before, writer):
+            if await self._is_mine(stream, before, writer):
                 return results
 
     async def _is_mine(self, stream: AsyncStream, number: int, writer: str) -> bool:
@@ -193,13 +203,24 @@ class StreamRunStore(RunStore):
     ) -> list[StoredEvent]:
         check_page(after_seq, limit)
         found: list[StoredEvent] = []
+        seq, offset = self._fetched.get(run_id, (0, "-1"))
+        if seq > after_seq:
+            seq, offset = 0, "-1"
         async with self._asking():
-            with suppress(*_MISSING):
-                async for message in self._stream("log", run_id).read().items():
-                    if message["runSeq"] > after_seq:
+            with suppress(*_MISSING, OffsetGone):
+                reading = self._stream("log", run_id).read(offset)
+                async for message, position in reading.items_with_offsets():
+                    seq, offset = message["runSeq"], str(position)
+                    if seq > after_seq:
                         found.append(read_message(run_id, message))
                         if len(found) == limit:
                             break
+        if seq:
+            # Whoever reads page by page comes back here: it need not be read from the start.
+            self._fetched[run_id] = (seq, offset)
+            self._fetched.move_to_end(run_id)
+            if len(self._fetched) > _MAX_LOADED:
+                self._fetched.popitem(last=False)
         return found
 
     async def find_run(self, run_id: str) -> RunInfo | None:
