@@ -127,6 +127,10 @@ class SqliteRunStore(RunStore):
         writing.shutdown()
         reading.shutdown()
 
+    def limit_pages(self, pages: int) -> None:
+        """Let the file grow to so many pages at most; more is refused as a full disk is."""
+        self._writer.execute(f"PRAGMA max_page_count = {int(pages)}")
+
     # Appending
 
     async def _append(self, run_id: str, documents: Sequence[Document]) -> list[AppendResult]:
