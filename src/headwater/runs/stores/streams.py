@@ -74,6 +74,8 @@ class StreamRunStore(RunStore):
         self._locks: dict[str, asyncio.Lock] = {}
         self._fetched: OrderedDict[str, tuple[int, str]] = OrderedDict()
         """Where the last fetch of a run ended: behind which number, at which offset."""
+        self._telling: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
+        self._teller: asyncio.Task[None] | None = None
         self._kept: dict[str, int] = {}
         self._known: dict[str, RunInfo] = {}
         """All runs, as far as the changes were read."""
@@ -101,6 +103,8 @@ class StreamRunStore(RunStore):
         self._client = client
 
     async def close(self) -> None:
+        if self._teller is not None:
+            await asyncio.wait({self._teller})
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -318,22 +322,34 @@ class StreamRunStore(RunStore):
 
     async def _save(self, checkpoint: Checkpoint) -> None:
         run_id = checkpoint.run_id
-        if not await self._stream("log", run_id).exists():
-            return
         stream = self._stream("checkpoint", run_id)
         document = checkpoint_to_json(checkpoint)
         count = self._kept.get(run_id, 0)
-        if count >= _MAX_CHECKPOINTS:
+        if 0 < count < _MAX_CHECKPOINTS:
+            try:
+                await self._add(stream, document)
+            except _MISSING:
+                count = 0  # deleted with its run, or by another projector
+            else:
+                self._kept[run_id] = count + 1
+                return
+        if not await self._stream("log", run_id).exists():
+            self._kept.pop(run_id, None)
+            return
+        if count:
             # A crash in between loses a checkpoint, and the projector starts from the log.
             newest = await self.load_checkpoint(run_id)
             if newest is not None and newest.last_event_seq > checkpoint.last_event_seq:
                 return
             with suppress(*_MISSING):
                 await stream.delete()
-            count = 0
         await stream.create(_JSON)
-        await stream.append_many([document], content_type=_JSON, idempotent=True)
-        self._kept[run_id] = count + 1
+        await self._add(stream, document)
+        self._kept[run_id] = 1
+
+    async def _add(self, stream: AsyncStream, document: bytes) -> None:
+        claim = ProducerClaim(str(uuid4()), 0, 0)
+        await stream.append_many([document], content_type=_JSON, producer=claim)
 
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
         newest: Checkpoint | None = None
@@ -359,8 +375,31 @@ class StreamRunStore(RunStore):
         return self._client.stream(f"{self._root}/changes", content_type=_JSON)
 
     async def _tell(self, message: dict[str, Any]) -> None:
-        claim = ProducerClaim(str(uuid4()), 0, 0)
-        await self._changes_stream().append_many([message], producer=claim)
+        """Write to the stream of changes; what waits while a request is under way goes together."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._telling.append((message, told))
+        if self._teller is None:
+            self._teller = asyncio.create_task(self._tell_all())
+        await told
+
+    async def _tell_all(self) -> None:
+        try:
+            while self._telling:
+                group, self._telling = self._telling, []
+                try:
+                    claim = ProducerClaim(str(uuid4()), 0, 0)
+                    messages = [message for message, _ in group]
+                    await self._changes_stream().append_many(messages, producer=claim)
+                except (ClientError, StoreNotOpen) as error:
+                    for _, told in group:
+                        if not told.done():
+                            told.set_exception(error)
+                else:
+                    for _, told in group:
+                        if not told.done():
+                            told.set_result(None)
+        finally:
+            self._teller = None
 
     @asynccontextmanager
     async def _using(self, run_id: str) -> AsyncIterator[None]:
