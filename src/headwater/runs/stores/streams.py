@@ -70,6 +70,7 @@ class StreamRunStore(RunStore):
         self._base_url = base_url
         self._root = root.strip("/")
         self._client: AsyncClient | None = None
+        self._changes: AsyncStream | None = None
         self._logs: OrderedDict[str, RunLog] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._fetched: OrderedDict[str, tuple[int, str]] = OrderedDict()
@@ -95,12 +96,13 @@ class StreamRunStore(RunStore):
         if self._client is not None:
             return
         client = AsyncClient(self._base_url, retry=Retry(attempts=5))
+        changes = client.stream(f"{self._root}/changes", content_type=_JSON)
         try:
-            await client.stream(f"{self._root}/changes").create(_JSON)
+            await changes.create(_JSON)
         except ClientError as error:
             await client.close()
             raise RunStoreUnavailable(self._base_url, str(error)) from error
-        self._client = client
+        self._client, self._changes = client, changes
 
     async def close(self) -> None:
         if self._teller is not None:
@@ -348,8 +350,8 @@ class StreamRunStore(RunStore):
         self._kept[run_id] = 1
 
     async def _add(self, stream: AsyncStream, document: bytes) -> None:
-        claim = ProducerClaim(str(uuid4()), 0, 0)
-        await stream.append_many([document], content_type=_JSON, producer=claim)
+        # One that comes twice does no harm, so it needs no producer.
+        await stream.append_many([document], content_type=_JSON)
 
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
         newest: Checkpoint | None = None
@@ -370,9 +372,9 @@ class StreamRunStore(RunStore):
         return self._client.stream(f"{self._root}/{kind}/{quote(run_id, safe='')}")
 
     def _changes_stream(self) -> AsyncStream:
-        if self._client is None:
+        if self._client is None or self._changes is None:
             raise StoreNotOpen
-        return self._client.stream(f"{self._root}/changes", content_type=_JSON)
+        return self._changes
 
     async def _tell(self, message: dict[str, Any]) -> None:
         """Write to the stream of changes; what waits while a request is under way goes together."""
@@ -387,9 +389,9 @@ class StreamRunStore(RunStore):
             while self._telling:
                 group, self._telling = self._telling, []
                 try:
-                    claim = ProducerClaim(str(uuid4()), 0, 0)
                     messages = [message for message, _ in group]
-                    await self._changes_stream().append_many(messages, producer=claim)
+                    # One producer for as long as the store is open: the server remembers each.
+                    await self._changes_stream().append_many(messages, idempotent=True)
                 except (ClientError, StoreNotOpen) as error:
                     for _, told in group:
                         if not told.done():
