@@ -38,6 +38,7 @@ else
 	$(BIN)/python -m bench --store disk
 	$(BIN)/python -m bench --store disk --peer ours --only L1
 	$(BIN)/python -m bench.client
+	$(BIN)/python -m bench.runs
 endif
 
 requirements: $(VENV)/.dev ## compile the pinned requirements anew

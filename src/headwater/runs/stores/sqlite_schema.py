@@ -1,0 +1,87 @@
+"""The tables of the SQLite store, and the connections to them."""
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from headwater.errors import NewerFormat, RunStoreUnavailable, SettingsError
+
+APPLICATION_ID: Final = 0x48575253  # "HWRS"
+FORMAT: Final = 1
+BUSY_SECONDS: Final = 30.0
+
+_TABLES: Final = """
+CREATE TABLE runs (
+    number INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL UNIQUE,
+    status TEXT NOT NULL,
+    last_seq INTEGER NOT NULL,
+    created_at TEXT NOT NULL,
+    updated_at TEXT NOT NULL,
+    changed INTEGER NOT NULL,
+    deleted INTEGER NOT NULL DEFAULT 0
+);
+CREATE UNIQUE INDEX runs_by_change ON runs (changed);
+CREATE INDEX runs_by_creation ON runs (deleted, created_at, run_id);
+CREATE INDEX runs_by_status ON runs (deleted, status, created_at, run_id);
+CREATE TABLE events (
+    run INTEGER NOT NULL,
+    run_seq INTEGER NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    persisted_at TEXT NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (run, run_seq)
+);
+CREATE UNIQUE INDEX events_by_key ON events (run, idempotency_key);
+CREATE TABLE checkpoints (
+    run INTEGER PRIMARY KEY,
+    last_event_seq INTEGER NOT NULL,
+    document BLOB NOT NULL
+);
+"""
+
+
+def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
+    """Connect to the database; statements are in transactions only where we say so."""
+    db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        # FULL syncs the log at each commit: what is acknowledged survives a power cut.
+        db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        db.execute("PRAGMA cache_size = -65536")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def prepare(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables where they are missing; several processes may try at once."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if _is_new(db, path):
+            for statement in _TABLES.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _is_new(db: sqlite3.Connection, path: Path) -> bool:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if tables and application != APPLICATION_ID:
+        raise SettingsError("run store", str(path), "a file of runs; this is another database")
+    if version > FORMAT:
+        raise NewerFormat(str(path), version, FORMAT)
+    return not tables
+
+
+def unavailable(path: Path, error: sqlite3.Error) -> RunStoreUnavailable:
+    """Say what a failure of SQLite means to whoever called."""
+    return RunStoreUnavailable(f"'{path}'", str(error))
