@@ -1,0 +1,1 @@
+"""State over streams: change events, materialised state, schemas, a live local database."""
