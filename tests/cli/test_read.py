@@ -29,7 +29,7 @@ def write(stream: Stream, numbers: range, pause: float) -> threading.Thread:
 
     def run() -> None:
         for number in numbers:
-            stream.append(str(number))
+            stream.append(number)
             time.sleep(pause)
 
     thread = threading.Thread(target=run)
@@ -44,7 +44,7 @@ def lines(numbers: range) -> bytes:
 def test_json_messages_are_printed_one_per_line(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
-    tail = stream.append('[{"a":\n 1}, [2], "x\\ny"]').next_offset
+    tail = stream.append(b'[{"a":\n 1}, [2], "x\\ny"]').next_offset
     done = headwater.run("read", path)
     assert done.returncode == 0
     assert done.stdout == b'{"a":  1}\n[2]\n"x\\ny"\n'
@@ -55,7 +55,7 @@ def test_json_messages_are_printed_one_per_line(
 
 def test_other_data_is_printed_as_it_is(headwater: Headwater, client: Client, path: str) -> None:
     data = os.urandom(3 * 1024 * 1024)
-    client.stream(path).create(data, content_type="application/octet-stream")
+    client.stream(path).create(data=data, content_type="application/octet-stream")
     done = headwater.run("read", path)
     assert done.stdout == data
 
@@ -63,19 +63,19 @@ def test_other_data_is_printed_as_it_is(headwater: Headwater, client: Client, pa
 def test_reading_begins_at_an_offset_and_the_resume_line_can_be_run(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
-    stream.append_many(["1", "2"])
+    stream.append_many([1, 2])
     said = headwater.run("read", path, "--url", headwater.url).stderr.decode()
     command = shlex.split(said.partition("resume with: ")[2])
     assert command[:2] == ["headwater", "read"]
     assert command[-2:] == ["--url", headwater.url]
-    stream.append("3")
+    stream.append(b"3")
     elsewhere = Headwater("http://127.0.0.1:9")
     assert elsewhere.ok(*command[1:]) == "3\n"
     assert headwater.ok("read", path, "--offset", "now") == ""
 
 
 def test_a_closed_stream_says_so_instead(headwater: Headwater, stream: Stream, path: str) -> None:
-    tail = stream.close("1").next_offset
+    tail = stream.close(1).next_offset
     done = headwater.run("read", path)
     assert done.stdout == b"1\n"
     assert done.stderr.decode() == f"{path} is closed; it ends at offset {tail}.\n"
@@ -84,7 +84,7 @@ def test_a_closed_stream_says_so_instead(headwater: Headwater, stream: Stream, p
 def test_an_offset_that_is_gone_is_the_servers_sentence(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
-    offset = stream.append("1").next_offset
+    offset = stream.append(b"1").next_offset
     stream.delete()
     stream.create()
     done = headwater.run("read", path, "--offset", offset)
@@ -97,7 +97,7 @@ def test_following_goes_on_through_reconnects_and_ends_with_the_stream(
     headwater: Headwater, stream: Stream, path: str, live: str
 ) -> None:
     # The server ends SSE connections after 0.3 seconds.
-    stream.append_many([str(number) for number in range(100)])
+    stream.append_many(range(100))
     with headwater.start("read", path, "--follow", "--live", live) as process:
         write(stream, range(100, 400), 0.005).join()
         stream.close()
@@ -113,7 +113,7 @@ def test_followed_lines_come_out_as_they_go_in(
     with headwater.start("read", path, "-f") as process:
         assert process.stdout is not None
         for number in range(3):
-            stream.append(str(number))
+            stream.append(number)
             assert process.stdout.readline() == b"%d\n" % number
 
 
@@ -136,14 +136,14 @@ def test_cut_connections_lose_and_double_nothing(
 def test_a_server_that_is_away_for_a_while_is_waited_for(
     headwater: Headwater, stream: Stream, proxy: Proxy, path: str
 ) -> None:
-    stream.append("1")
+    stream.append(b"1")
     with headwater.start("read", path, "--follow", "--url", proxy.url) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"1\n"
         proxy.down = True
         proxy.cut()
-        stream.append("2")
+        stream.append(b"2")
         assert process.stderr.readline().startswith(b"The server does not answer (")
         proxy.down = False
         assert process.stdout.readline() == b"2\n"
@@ -152,7 +152,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(
 def test_ctrl_c_ends_with_130_and_the_resume_line(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
-    tail = stream.append("1").next_offset
+    tail = stream.append(b"1").next_offset
     with headwater.start("read", path, "--follow") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -193,7 +193,7 @@ def test_a_killed_reader_repeats_at_most_what_it_had_not_saved(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "position"
-    stream.append_many(["1", "2"])
+    stream.append_many([1, 2])
     with headwater.start("read", path, "--follow", "--resume", str(file)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
@@ -205,7 +205,7 @@ def test_a_killed_reader_repeats_at_most_what_it_had_not_saved(
             time.sleep(0.01)
         process.kill()
         process.wait()
-    stream.append("3")
+    stream.append(b"3")
     assert headwater.ok("read", path, "--resume", str(file)) == "3\n"
 
 
@@ -213,9 +213,9 @@ def test_a_resume_file_begins_at_the_offset_that_is_asked_for(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "position")
-    stream.append("1")
+    stream.append(b"1")
     assert headwater.ok("read", path, "--offset", "now", "--resume", file) == ""
-    stream.append("2")
+    stream.append(b"2")
     assert headwater.ok("read", path, "--offset", "-1", "--resume", file) == "2\n"
 
 
@@ -235,7 +235,7 @@ def test_a_resume_file_with_something_else_in_it_is_left_alone(
 def test_a_resume_file_that_cannot_be_written_is_told(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:
-    stream.append("1")
+    stream.append(b"1")
     done = headwater.run("read", path, "--resume", str(tmp_path / "none" / "position"))
     assert done.returncode == 1
     assert b"Can't save the offset" in done.stderr
@@ -245,7 +245,7 @@ def test_a_resume_file_that_cannot_be_written_is_told(
 def test_a_reader_that_leaves_early_ends_it_quietly(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
-    stream.append_many([f'"{number:01000}"' for number in range(2000)])
+    stream.append_many([f"{number:01000}" for number in range(2000)])
     for follow in ((), ("--follow",)):
         with headwater.start("read", path, *follow) as process:
             assert process.stdout is not None
@@ -259,7 +259,7 @@ def test_a_reader_that_leaves_early_ends_it_quietly(
 def test_a_follower_ends_when_nobody_reads_although_nothing_comes(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
-    stream.append("1")
+    stream.append(b"1")
     with headwater.start("read", path, "--follow") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -272,7 +272,7 @@ def test_a_follower_ends_when_nobody_reads_although_nothing_comes(
 def test_a_stream_deleted_under_a_follower_is_told(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
-    stream.append("1")
+    stream.append(b"1")
     with headwater.start("read", path, "--follow") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -303,7 +303,7 @@ def test_a_terminal_sees_no_progress_while_lines_go_to_a_pipe(
 def test_reading_and_appending_can_be_piped_together(
     headwater: Headwater, client: Client, stream: Stream, path: str
 ) -> None:
-    stream.append_many([str(number) for number in range(5000)])
+    stream.append_many(range(5000))
     copy = client.stream(f"{path}/copy")
     copy.create()
     with headwater.start("read", path) as reader:

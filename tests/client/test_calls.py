@@ -27,7 +27,7 @@ def test_only_an_append_without_a_producer_may_not_be_repeated() -> None:
         calls.close(URL).request,
         calls.head(URL).request,
         calls.delete(URL).request,
-        calls.read(URL, "-1").request,
+        calls.read_request(URL, "-1"),
     ]
     assert not plain.request.repeatable
     assert not closing.request.repeatable
@@ -63,8 +63,9 @@ def test_headers_say_what_was_asked_for_and_nothing_else() -> None:
 def test_an_append_is_told_from_its_duplicate() -> None:
     interpret = calls.close(URL).interpret
     assert interpret(answer(204, stream_next_offset="1_5")) == Appended("1_5")
-    assert interpret(answer(200, stream_next_offset="1_5", producer_seq="0")) == Appended("1_5")
-    assert interpret(answer(204, producer_seq="0")) == Appended("", duplicate=True)
+    new = answer(200, stream_next_offset="1_5", producer_seq="0")
+    assert interpret(new) == Appended("1_5", producer_seq=0)
+    assert interpret(answer(204, producer_seq="0")) == Appended("", duplicate=True, producer_seq=0)
     with pytest.raises(UnexpectedAnswer, match="no Stream-Next-Offset"):
         interpret(answer(204))
 

@@ -12,7 +12,7 @@ from tests.support.server import ServerProcess
 
 def test_a_stream_is_created_once(client: Client, path: str) -> None:
     stream = client.stream(path)
-    first = stream.create(b'[{"n": 1}]', ttl=3600)
+    first = stream.create(data=b'[{"n": 1}]', ttl=3600)
     assert first.new
     assert first.content_type == "application/json"
     again = stream.create(ttl=3600)
@@ -26,8 +26,8 @@ def test_a_stream_is_created_once(client: Client, path: str) -> None:
 
 
 def test_what_is_appended_is_read_back(stream: Stream) -> None:
-    first = stream.append('{"n": 1}')
-    second = stream.append_many(["[2, 2]", b"3"])
+    first = stream.append(b'{"n": 1}')
+    second = stream.append_many([b"[2, 2]", 3])
     assert second.next_offset > first.next_offset
     (chunk,) = stream.read()
     assert chunk.messages() == [b'{"n": 1}', b"[2, 2]", b"3"]
@@ -39,7 +39,7 @@ def test_what_is_appended_is_read_back(stream: Stream) -> None:
 
 
 def test_reading_from_now_gives_the_end_and_no_data(stream: Stream) -> None:
-    tail = stream.append("1").next_offset
+    tail = stream.append(b"1").next_offset
     (chunk,) = stream.read("now")
     assert chunk.empty
     assert chunk.next_offset == tail
@@ -48,7 +48,7 @@ def test_reading_from_now_gives_the_end_and_no_data(stream: Stream) -> None:
 def test_a_long_stream_is_read_in_chunks_that_fit_together(client: Client, path: str) -> None:
     stream = client.stream(path)
     data = os.urandom(3 * 1024 * 1024 + 17)
-    stream.create(data, content_type="application/octet-stream")
+    stream.create(data=data, content_type="application/octet-stream")
     chunks = list(stream.read())
     assert len(chunks) > 1
     assert b"".join(chunk.data for chunk in chunks) == data
@@ -61,39 +61,39 @@ def test_the_content_type_is_asked_for_where_it_is_not_known(client: Client, pat
     (chunk,) = client.stream(path).read()
     assert chunk.data == "Zeile ä\n".encode()
     with pytest.raises(errors.ContentTypeMismatch):
-        client.stream(path).append("1", content_type="application/json")
+        client.stream(path).append(b"1", content_type="application/json")
 
 
 def test_a_producers_repeated_append_is_a_duplicate(stream: Stream) -> None:
     claim = ProducerClaim("writer", 0, 0)
-    assert not stream.append("1", producer=claim).duplicate
-    assert stream.append("1", producer=claim).duplicate
+    assert not stream.append(b"1", producer=claim).duplicate
+    assert stream.append(b"1", producer=claim).duplicate
     with pytest.raises(errors.ProducerGap) as gap:
-        stream.append("1", producer=ProducerClaim("writer", 0, 5))
+        stream.append(b"1", producer=ProducerClaim("writer", 0, 5))
     assert (gap.value.expected, gap.value.received) == (1, 5)
-    stream.append("2", producer=ProducerClaim("writer", 3, 0))
+    stream.append(b"2", producer=ProducerClaim("writer", 3, 0))
     with pytest.raises(errors.ProducerFenced) as fenced:
-        stream.append("1", producer=claim)
+        stream.append(b"1", producer=claim)
     assert fenced.value.current_epoch == 3
     (chunk,) = stream.read()
     assert chunk.messages() == [b"1", b"2"]
 
 
 def test_stream_seq_must_increase(stream: Stream) -> None:
-    stream.append("1", seq="b")
+    stream.append(b"1", seq="b")
     with pytest.raises(errors.StreamSeqRegression):
-        stream.append("2", seq="a")
+        stream.append(b"2", seq="a")
 
 
 def test_closing_with_data_is_one_step_and_final(stream: Stream) -> None:
-    end = stream.close('"last"')
+    end = stream.close("last")
     assert end.closed
     assert stream.close().next_offset == end.next_offset
     (chunk,) = stream.read()
     assert chunk.closed
     assert chunk.messages() == [b'"last"']
     with pytest.raises(errors.StreamClosed) as caught:
-        stream.append("1")
+        stream.append(b"1")
     assert caught.value.next_offset == end.next_offset
 
 
@@ -114,12 +114,12 @@ def test_head_tells_what_the_server_knows(client: Client, path: str) -> None:
 def test_a_fork_shares_the_past_and_goes_its_own_way(
     client: Client, stream: Stream, path: str
 ) -> None:
-    first = stream.append_many(["1", "2", "3"])
-    stream.append("4")
+    first = stream.append_many([1, 2, 3])
+    stream.append(b"4")
     fork = client.stream(f"{path}/fork")
     assert stream.fork(fork, offset="-1", sub_offset=2).new
     assert stream.fork(f"{path}/later", offset=first.next_offset).new
-    fork.append('"mine"')
+    fork.append(b'"mine"')
     assert next(fork.read()).messages() == [b"1", b"2", b'"mine"']
     assert next(client.stream(f"{path}/later").read()).messages() == [b"1", b"2", b"3"]
     with pytest.raises(ValueError, match="its own server"):
@@ -133,7 +133,7 @@ def test_forking_what_is_not_there_names_the_source(client: Client, path: str) -
 
 
 def test_a_deleted_stream_is_not_found_and_its_offsets_are_gone(stream: Stream) -> None:
-    offset = stream.append("1").next_offset
+    offset = stream.append(b"1").next_offset
     stream.delete()
     with pytest.raises(errors.StreamNotFound) as caught:
         stream.head()
@@ -156,14 +156,14 @@ def test_a_deleted_stream_with_forks_is_gone(stream: Stream, path: str) -> None:
 
 def test_the_servers_detail_is_the_message(stream: Stream) -> None:
     with pytest.raises(errors.RequestRefused, match="Nothing was appended") as caught:
-        stream.append("{nonsense")
+        stream.append(b"{nonsense")
     assert caught.value.status == 400
     assert caught.value.code == "invalid-json"
 
 
 def test_names_are_escaped_and_whole_urls_are_taken(client: Client, path: str) -> None:
     name = f"{path}/ä b?c#d%41"
-    created = client.stream(name).create("1")
+    created = client.stream(name).create(data=b"1")
     assert next(client.stream(created.url).read()).messages() == [b"1"]
     assert next(client.stream(name).read()).messages() == [b"1"]
 

@@ -4,17 +4,15 @@ import pytest
 
 from headwater.client.following import Reader, join_payloads
 from headwater.client.messages import Answer
-from headwater.client.values import Chunk
-from headwater.errors import OffsetGone, StreamNotFound, UnexpectedAnswer
+from headwater.client.values import Batch
+from headwater.errors import StreamNotFound, StreamRecreated, UnexpectedAnswer
 
 URL = "http://host/v1/stream/x"
 
 
 def caught_up(content_type: str = "application/json", body: bytes = b"[]") -> Reader:
-    reader = Reader(URL, "-1")
-    reader.call().interpret(
-        answer({"stream-up-to-date": "true", "content-type": content_type}, body)
-    )
+    reader = Reader(URL, "-1", "auto")
+    reader.take(answer({"stream-up-to-date": "true", "content-type": content_type}, body))
     return reader
 
 
@@ -29,17 +27,13 @@ def events(**headers: str) -> Answer:
 
 
 def test_it_reads_plainly_until_it_is_up_to_date_and_then_live() -> None:
-    reader = Reader(URL, "-1")
+    reader = Reader(URL, "-1", "auto")
     json = {"content-type": "application/json"}
-    first = reader.call()
-    assert first.request.url == f"{URL}?offset=-1"
-    first.interpret(answer(json | {"stream-next-offset": "1_5"}, b"[1]"))
-    second = reader.call()
-    assert second.request.url == f"{URL}?offset=1_5"
+    assert reader.request().url == f"{URL}?offset=-1"
+    reader.take(answer(json | {"stream-next-offset": "1_5"}, b"[1]"))
+    assert reader.request().url == f"{URL}?offset=1_5"
     assert not reader.streams
-    second.interpret(
-        answer(json | {"stream-next-offset": "1_9", "stream-up-to-date": "true"}, b"[2]")
-    )
+    reader.take(answer(json | {"stream-next-offset": "1_9", "stream-up-to-date": "true"}, b"[2]"))
     assert reader.streams
     assert reader.events_request().url == f"{URL}?live=sse&offset=1_9"
 
@@ -53,7 +47,7 @@ def test_data_without_its_control_event_does_not_move_it() -> None:
     again = reader.open_events(events())
     assert again.feed(
         b'event: data\ndata: [1]\n\nevent: control\ndata: {"streamNextOffset":"1_3"}\n\n'
-    ) == [Chunk(b"[1]", "1_3", False, False, "application/json")]
+    ) == [Batch(b"[1]", "1_0", "1_3", False, False, "application/json", url=URL)]
     assert reader.offset == "1_3"
     (more,) = again.feed(
         b'event: data\ndata: [2]\n\nevent: control\ndata: {"streamNextOffset":"1_6"}\n\n'
@@ -114,22 +108,19 @@ def test_text_is_polled_for_because_events_cannot_carry_it_exactly() -> None:
 def test_a_long_poll_that_timed_out_tells_nothing_but_moves_the_cursor() -> None:
     reader = caught_up("text/plain", b"")
     assert (
-        reader.call().interpret(
-            answer({"stream-cursor": "5", "stream-up-to-date": "true"}, status=204)
-        )
-        is None
+        reader.take(answer({"stream-cursor": "5", "stream-up-to-date": "true"}, status=204)) is None
     )
-    assert reader.call().request.url == f"{URL}?cursor=5&live=long-poll&offset=1_0"
-    end = reader.call().interpret(answer({"stream-closed": "true"}, status=204))
+    assert reader.request().url == f"{URL}?cursor=5&live=long-poll&offset=1_0"
+    end = reader.take(answer({"stream-closed": "true"}, status=204))
     assert end is not None
     assert end.closed
 
 
 def test_another_incarnation_of_the_stream_is_an_error() -> None:
     reader = caught_up()
-    with pytest.raises(OffsetGone, match="created again") as caught:
+    with pytest.raises(StreamRecreated, match="created again") as caught:
         reader.open_events(events(stream_incarnation="2"))
-    assert caught.value.code == "stream-replaced"
+    assert caught.value.code == "stream-recreated"
 
 
 def test_answers_that_do_not_follow_the_protocol_are_told() -> None:
@@ -151,7 +142,7 @@ def test_answers_that_do_not_follow_the_protocol_are_told() -> None:
 def test_an_answer_without_progress_is_not_asked_for_again_and_again() -> None:
     reader = Reader(URL, "1_0")
     with pytest.raises(UnexpectedAnswer, match="neither data nor the end"):
-        reader.call().interpret(answer({"content-type": "application/json"}, b"[]"))
+        reader.take(answer({"content-type": "application/json"}, b"[]"))
 
 
 @pytest.mark.parametrize(

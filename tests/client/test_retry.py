@@ -50,9 +50,10 @@ def test_only_what_may_pass_is_tried_again() -> None:
         refused(Overloaded, 503),
         refused(ServerFailed, 502),
         refused(ServerFailed, 504),
+        refused(ServerFailed, 500),
     ]
     assert all(retry.delay(error, 0, 0.5) is not None for error in passing)
-    lasting = [refused(RequestRefused, 400), refused(ServerFailed, 500)]
+    lasting = [refused(RequestRefused, 400), refused(ServerFailed, 501)]
     assert all(retry.delay(error, 0, 0.5) is None for error in lasting)
 
 

@@ -26,11 +26,11 @@ def test_requests_share_one_connection(proxy: Proxy, path: str) -> None:
         stream = client.stream(path)
         stream.create()
         for number in range(10):
-            stream.append(str(number))
+            stream.append(number)
         stream.head()
         assert len(messages(stream)) == 10
         with pytest.raises(errors.RequestRefused):
-            stream.append("{")
+            stream.append(b"{")
         stream.delete()
     assert proxy.connections == 1
 
@@ -44,7 +44,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(path: str) ->
         stream.create()
         time.sleep(1.5)
         # A plain append is never sent twice: it works only over a new connection.
-        stream.append("1")
+        stream.append(b"1")
 
 
 def test_where_nothing_listens_the_error_says_so() -> None:
@@ -60,7 +60,7 @@ def test_where_nothing_listens_the_error_says_so() -> None:
 
 
 def test_reads_are_repeated_over_lost_connections(proxy: Proxy, stream: Stream, path: str) -> None:
-    stream.append("1")
+    stream.append(b"1")
     pauses: list[float] = []
     with Client(
         proxy.url, retry=QUICK, on_retry=lambda _error, delay: pauses.append(delay)
@@ -71,7 +71,7 @@ def test_reads_are_repeated_over_lost_connections(proxy: Proxy, stream: Stream, 
 
 
 def test_half_an_answer_is_none(proxy: Proxy, stream: Stream, path: str) -> None:
-    stream.append_many([f'"{number:0100}"' for number in range(1000)])
+    stream.append_many([f"{number:0100}" for number in range(1000)])
     proxy.answer_bytes = 5000
     with Client(proxy.url, retry=QUICK) as client:
         with pytest.raises(errors.ConnectionLost):
@@ -84,7 +84,7 @@ def test_an_answer_cut_at_any_byte_is_a_lost_connection(
     proxy: Proxy, stream: Stream, path: str
 ) -> None:
     """A cut in the head must not pass for an answer without a body, or with half an offset."""
-    stream.append_many(["1", "2"])
+    stream.append_many([1, 2])
     info, chunk = stream.head(), next(stream.read())
 
     def bytes_needed(ask: Callable[[], object]) -> int:
@@ -101,7 +101,7 @@ def test_an_answer_cut_at_any_byte_is_a_lost_connection(
         through = client.stream(path)
 
         def read() -> None:
-            assert next(through.read()) == chunk
+            assert msgspec.structs.replace(next(through.read()), url=chunk.url) == chunk
 
         def head() -> None:
             assert msgspec.structs.replace(through.head(), url=info.url) == info
@@ -116,7 +116,7 @@ def test_a_plain_append_is_never_repeated(proxy: Proxy, stream: Stream, path: st
         through.head()
         proxy.lose_answers(1)
         with pytest.raises(errors.ConnectionLost, match="may or may not"):
-            through.append("1")
+            through.append(b"1")
     assert messages(stream) == [b"1"]
 
 
@@ -127,7 +127,7 @@ def test_a_producers_append_is_repeated_and_stays_one(
         through = client.stream(path)
         through.head()
         proxy.lose_answers(2)
-        done = through.append("1", producer=ProducerClaim("writer", 0, 0))
+        done = through.append(b"1", producer=ProducerClaim("writer", 0, 0))
         assert done.duplicate
     assert messages(stream) == [b"1"]
 
@@ -138,7 +138,7 @@ def test_creating_closing_and_deleting_are_repeated(
     with Client(proxy.url, retry=QUICK) as through:
         stream = through.stream(path)
         proxy.lose_answers(1)
-        assert not stream.create("1").new  # the first attempt had made it
+        assert not stream.create(data=b"1").new  # the first attempt had made it
         proxy.lose_answers(1)
         assert stream.close().closed
         assert messages(stream) == [b"1"]
@@ -215,7 +215,7 @@ def test_a_refusal_before_the_body_was_sent_is_heard(path: str) -> None:
 def test_several_threads_share_a_client(client: Client, stream: Stream) -> None:
     def write(start: int) -> None:
         for number in range(start, start + 50):
-            stream.append(str(number))
+            stream.append(number)
 
     threads = [threading.Thread(target=write, args=(n * 50,)) for n in range(4)]
     for thread in threads:

@@ -72,7 +72,7 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
         client.stream("wake/mail").create(content_type="application/json")
         config = {"type": "pull-wake", "pattern": "mail/*", "wake_stream": "wake/mail"}
         client.run(subscriptions.create(server.url, "mailer", config))
-        client.stream("mail/before").create(b"[1,2]", content_type="application/json")
+        client.stream("mail/before").create(data=b"[1,2]")
         scope: dict[str, Any] = {"__name__": "worker"}
         exec(compile(code, "worker.py", "exec"), scope)
         scope["process"] = lambda path, message: done.append((path, message))
@@ -80,7 +80,7 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
         worker.start()
         _wait_until(lambda: len(done) == 2)
         for number in range(3):
-            client.stream(f"mail/{number}").create(b"[3]", content_type="application/json")
+            client.stream(f"mail/{number}").create(data=b"[3]")
             _wait_until(lambda: len(done) == 3 + number)  # noqa: B023 - asked at once
         client.stream("wake/mail").close()
         worker.join(20)

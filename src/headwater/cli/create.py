@@ -42,7 +42,7 @@ def create(
     body = body_of(data, content_type)
     with connected(at) as opened:
         created = opened.create(
-            body, content_type=content_type, ttl=ttl, expires_at=expires_at, closed=closed
+            content_type, ttl=ttl, expires_at=expires_at, data=body or None, closed=closed
         )
     end = f"it {'is closed' if created.closed else 'ends'} at offset {created.next_offset}"
     if created.new:

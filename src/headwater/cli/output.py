@@ -1,4 +1,4 @@
-"""Standard output for data: whole chunks, and a quiet end when nobody reads any more."""
+"""Standard output for data: whole batchs, and a quiet end when nobody reads any more."""
 
 import os
 import select
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from headwater.client import Chunk
+    from headwater.client import Batch
 
 _BREAKS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Output:
-    """Writes chunks to standard output."""
+    """Writes batchs to standard output."""
 
     def __init__(self) -> None:
         self._file = sys.stdout.buffer
@@ -27,10 +27,10 @@ class Output:
         """Whether the output goes to a file, so that nobody sees it grow."""
         return stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
 
-    def write(self, chunk: "Chunk", *, flush: bool) -> None:
-        """Write a chunk: JSON messages one per line, other data as it is."""
+    def write(self, batch: "Batch", *, flush: bool) -> None:
+        """Write a batch: JSON messages one per line, other data as it is."""
         try:
-            self._file.write(lines_of(chunk.messages()) if chunk.is_json else chunk.data)
+            self._file.write(lines_of(batch.messages()) if batch.is_json else batch.data)
             if flush:
                 self._file.flush()
         except BrokenPipeError:

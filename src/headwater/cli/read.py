@@ -16,7 +16,7 @@ from headwater.cli.values import offset
 from headwater.errors import ClientError
 
 if TYPE_CHECKING:
-    from headwater.client import Chunk
+    from headwater.client import Batch
     from headwater.client.following import Live
 
 
@@ -91,9 +91,9 @@ class Reading:
 
     def run(self, interrupts: Interrupts) -> None:
         """Write the stream until it ends, or nobody reads any more."""
-        for chunk in self._chunks():
+        for batch in self._batchs():
             with interrupts.held():
-                self._write(chunk)
+                self._write(batch)
             if self._output.gone:
                 return
 
@@ -110,7 +110,7 @@ class Reading:
             message = f"The next offset is {self._offset}; resume with: {self._command()}"
         click.echo(message, err=True)
 
-    def _chunks(self) -> Iterator["Chunk"]:
+    def _batchs(self) -> Iterator["Batch"]:
         with make_client(self._at) as client:
             if self._live is None:
                 yield from client.stream(self._at.name).read(self._offset)
@@ -121,17 +121,17 @@ class Reading:
             self._output.watch(client.close)
             yield from client.stream(self._at.name).follow(self._offset, live=self._live)
 
-    def _write(self, chunk: "Chunk") -> None:
+    def _write(self, batch: "Batch") -> None:
         keeps = self._resume_file is not None
-        self._output.write(chunk, flush=keeps or self._live is not None)
+        self._output.write(batch, flush=keeps or self._live is not None)
         if self._output.gone:
             return
-        moved = chunk.next_offset != self._offset
-        self._offset, self._closed, self.begun = chunk.next_offset, chunk.closed, True
+        moved = batch.next_offset != self._offset
+        self._offset, self._closed, self.begun = batch.next_offset, batch.closed, True
         if self._resume_file is not None and moved:
             # Only now: what is saved as read has been written and flushed.
             save_offset(self._resume_file, self._offset)
-        self._bytes += len(chunk.data)
+        self._bytes += len(batch.data)
         self._progress.show(f"{self._bytes:,} bytes read")
 
     def _command(self) -> str:

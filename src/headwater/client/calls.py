@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from headwater.client.failures import failure, unexpected
-from headwater.client.messages import Answer, Request, path_of, with_query
-from headwater.client.values import Appended, Chunk, Created, StreamInfo
+from headwater.client.messages import Answer, Request, origin_of, path_of, with_query
+from headwater.client.values import Appended, Batch, Created, StreamInfo, holds_json
+from headwater.errors import ConnectionLost, StreamGone, StreamNotFound
 from headwater.protocol import headers as names
-from headwater.protocol.content_types import is_json, media_type
 from headwater.protocol.headers import is_true
 from headwater.protocol.producers import ProducerClaim
 
@@ -100,17 +100,19 @@ def head(url: str) -> Call[StreamInfo]:
     return Call(Request("HEAD", url), _info)
 
 
+def exists(url: str) -> Call[bool]:
+    """Ask whether a stream is there."""
+    return Call(Request("HEAD", url), _exists)
+
+
 def delete(url: str) -> Call[None]:
     """Delete a stream (PROTOCOL 5.4)."""
     return Call(Request("DELETE", url), _deleted)
 
 
-def read(url: str, offset: str) -> Call[Chunk]:
-    """Read what there is from an offset, up to the server's chunk size (PROTOCOL 5.6)."""
-    return Call(
-        Request("GET", with_query(url, ("offset", offset))),
-        lambda answer: read_chunk(answer, offset),
-    )
+def read_request(url: str, offset: str) -> Request:
+    """Ask for what there is from an offset, up to the server's chunk size (PROTOCOL 5.6)."""
+    return Request("GET", with_query(url, ("offset", offset)))
 
 
 def live_request(
@@ -130,9 +132,38 @@ def join_messages(messages: Iterable[bytes], content_type: str) -> bytes:
     A JSON array around them is flattened by exactly one level (PROTOCOL 9.1.2): messages that are
     arrays themselves are kept. Other content types have no messages, only bytes.
     """
-    if is_json(media_type(content_type) or ""):
+    if holds_json(content_type):
         return b"[" + b",".join(messages) + b"]"
     return b"".join(messages)
+
+
+def encode(data: object, content_type: str) -> bytes:
+    """Make one message of a value: JSON for a JSON stream, else bytes or text.
+
+    Bytes are taken as they are; for a JSON stream they are a JSON text already.
+    """
+    if isinstance(data, bytes | bytearray | memoryview | msgspec.Raw):
+        return bytes(data)
+    if holds_json(content_type):
+        return msgspec.json.encode(data)
+    if isinstance(data, str):
+        return data.encode()
+    raise TypeError(
+        f"a stream of {content_type} takes bytes or text, not {type(data).__name__}; "
+        "create it with application/json to append values"
+    )
+
+
+def body_of(data: object, content_type: str) -> bytes:
+    """Make the body that appends one value; bytes are the body itself.
+
+    PROTOCOL 9.1.2: the server takes an array apart, so an array that is one message is put into
+    another one.
+    """
+    body = encode(data, content_type)
+    if isinstance(data, bytes | bytearray | memoryview) or not holds_json(content_type):
+        return body
+    return b"[" + body + b"]" if body.startswith(b"[") else body
 
 
 def check_json(text: bytes) -> str | None:
@@ -147,22 +178,39 @@ def check_json(text: bytes) -> str | None:
     return None
 
 
-def read_chunk(answer: Answer, offset: str) -> Chunk:
+def read_batch(answer: Answer, url: str, offset: str) -> Batch:
     """Read the answer to a catch-up or long-poll read from an offset."""
     if answer.status != 200:
         raise failure(answer)
     closed = is_set(answer, names.STREAM_CLOSED)
-    chunk = Chunk(
+    batch = Batch(
         answer.body,
+        offset,
         next_offset(answer),
         closed or is_set(answer, names.STREAM_UP_TO_DATE),
         closed,
         content_type_of(answer),
+        answer.headers.get(names.STREAM_CURSOR.lower()),
+        url=url,
     )
-    if chunk.next_offset == offset and not chunk.up_to_date:
+    check_progress(answer, batch)
+    return batch
+
+
+def check_progress(answer: Answer, batch: Batch) -> None:
+    """Refuse an answer that can't be one to this question.
+
+    PROTOCOL 8: offsets increase. One that stays while there is data, or goes back, answers another
+    request: a broken proxy has sent an answer twice, or to the wrong one.
+    """
+    if batch.start in {START, NOW}:
+        return
+    if batch.offset < batch.start or (batch.offset == batch.start and not batch.empty):
+        reason = "it answered another request"
+        raise ConnectionLost(answer.url, origin_of(answer.url), reason)
+    if batch.offset == batch.start and not batch.up_to_date:
         # Asking again would get the same answer, for ever.
         raise unexpected(answer, "neither data nor the end of the stream")
-    return chunk
 
 
 def next_offset(answer: Answer) -> str:
@@ -208,11 +256,13 @@ def _appended(answer: Answer) -> Appended:
     if answer.status not in {200, 204}:
         raise failure(answer)
     # PROTOCOL 5.2.1: with producer headers, 204 tells a duplicate from new data.
-    duplicate = answer.status == 204 and names.PRODUCER_SEQ.lower() in answer.headers
+    seq = answer.headers.get(names.PRODUCER_SEQ.lower())
+    duplicate = answer.status == 204 and seq is not None
     # Some servers don't say where the stream ends when they answer a duplicate.
     untold = duplicate and names.STREAM_NEXT_OFFSET.lower() not in answer.headers
     offset = "" if untold else next_offset(answer)
-    return Appended(offset, is_set(answer, names.STREAM_CLOSED), duplicate)
+    number = int(seq) if seq is not None and seq.isascii() and seq.isdigit() else None
+    return Appended(offset, is_set(answer, names.STREAM_CLOSED), duplicate, number)
 
 
 def _info(answer: Answer) -> StreamInfo:
@@ -228,6 +278,14 @@ def _info(answer: Answer) -> StreamInfo:
         answer.headers.get(names.STREAM_EXPIRES_AT.lower()),
         answer.headers.get(names.STREAM_INCARNATION.lower()),
     )
+
+
+def _exists(answer: Answer) -> bool:
+    try:
+        _info(answer)
+    except (StreamNotFound, StreamGone):
+        return False
+    return True
 
 
 def _deleted(answer: Answer) -> None:

@@ -1,57 +1,84 @@
-"""The synchronous client: runs calls over the transport, again where that is safe."""
+"""The synchronous client: does the steps of `headwater.client.steps` by blocking."""
 
 import random
 import threading
-from collections.abc import Callable, Iterator
-from typing import Final, Self, TypeVar
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from headwater.client.calls import Call
+from headwater.client.dressing import Auth, Value, as_header, dressed, make_dressing
 from headwater.client.following import Reader
-from headwater.client.messages import origin_of, stream_url
+from headwater.client.messages import ROOT, Request, stream_url
 from headwater.client.retry import Retry
+from headwater.client.steps import Open, Pause, Receive, Send, Shut, Step, carry_out, read_on
 from headwater.client.stream import Stream
-from headwater.client.transport import Transport
-from headwater.client.values import Chunk
-from headwater.errors import ClientClosed, ClientError, ConnectionLost
+from headwater.client.subscribing import Subscriptions
+from headwater.client.transport import Scope, Timeouts, Transport
+from headwater.client.values import Batch
+from headwater.errors import ClientClosed, ClientError
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
 DEFAULT_URL: Final = "http://127.0.0.1:4437"
+TIMEOUT: Final = 30.0
+LIVE_TIMEOUT: Final = 90.0
 
 
 class Client:
     """A client of one stream server; close it, or use it in a `with` block.
 
-    Streams live under `{base_url}/v1/stream/`. It may be used from several threads; `close` from
-    another thread ends whatever waits, and a `follow` then ends without an error.
+    Streams live under `{base_url}{root}`. It may be used from several threads; `close` from another
+    thread ends whatever waits, and a `follow` then ends without an error.
     """
 
     def __init__(
         self,
         base_url: str = DEFAULT_URL,
         *,
+        headers: Mapping[str, Value] | None = None,
+        params: Mapping[str, Value] | None = None,
+        auth: Auth | None = None,
         retry: Retry | None = None,
-        timeout: float = 30.0,
-        live_timeout: float = 90.0,
+        timeout: float = TIMEOUT,
+        live_timeout: float = LIVE_TIMEOUT,
+        root: str = ROOT,
+        tls: "ssl.SSLContext | None" = None,
         on_retry: Callable[[ClientError, float], None] | None = None,
     ) -> None:
         """Set up; nothing is connected yet.
 
-        `timeout` is how long to wait for a connection or an answer, in seconds. `live_timeout` is
-        the longest silence in a live read before it is asked for anew: longer than the server's
-        own limits, which end a long-poll after about 30 seconds and SSE after about 60. `on_retry`
-        is told the error and the pause before each new attempt.
+        `headers` and `params` go with every request to this server; a value may be a function,
+        which is called for each attempt. `auth` is a bearer token, a user with a password, or a
+        function that gives a token. `timeout` is how long to wait for a connection or an answer,
+        in seconds. `live_timeout` is the longest silence in a live read before it is asked for
+        anew: longer than the server's own limits, which end a long-poll after about 30 seconds and
+        SSE after about 60. `on_retry` is told the error and the pause before each new attempt.
         """
-        origin_of(base_url)  # fails now rather than at the first request
+        self.dressing = make_dressing(base_url, headers, params, auth)
         self.base_url = base_url
+        self.root = root
         self.retry = retry or Retry()
-        self._on_retry = on_retry
-        self._transport = Transport(timeout, live_timeout)
+        self.timeouts = Timeouts(timeout, live_timeout)
+        self.tls = tls
+        self.on_retry = on_retry
+        self._transport = Transport(self.timeouts, tls)
         self._closed = threading.Event()
 
-    def stream(self, path: str) -> Stream:
-        """Name a stream by its path, such as `chat/42`, or by a whole URL."""
-        return Stream(self, stream_url(self.base_url, path))
+    def stream(self, path: str, *, content_type: str | None = None) -> Stream:
+        """Name a stream by its path, such as `chat/42`, or by a whole URL.
+
+        A content type that is given here need not be asked for before the first append.
+        """
+        return Stream(self, stream_url(self.base_url, path, self.root), content_type)
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The subscriptions of the server."""
+        return Subscriptions(self)
 
     def close(self) -> None:
         """Close all connections."""
@@ -66,57 +93,87 @@ class Client:
 
     def run(self, call: Call[T]) -> T:
         """Carry out a call; what is safe to repeat is repeated."""
-        attempt = 0
+        steps = carry_out(call, self.retry, random.random)
+        result: Any = None
+        error: ClientError | None = None
         while True:
             try:
-                return call.interpret(self._transport.send(call.request, attempt))
-            except ClientError as error:
-                if not call.request.repeatable:
-                    raise
-                self._pause(error, attempt)
-            attempt += 1
-
-    def follow(self, reader: Reader) -> Iterator[Chunk]:
-        """Catch up, then stay live, until the stream is closed or the client is."""
-        try:
-            while not reader.closed:
-                if reader.streams:
-                    yield from self._follow_events(reader)
-                else:
-                    chunk = self.run(reader.call())
-                    if chunk is not None:
-                        yield chunk
-        except ClientClosed:
-            return
-
-    def _follow_events(self, reader: Reader) -> Iterator[Chunk]:
-        """Follow through SSE, one connection after another."""
-        attempt = 0
-        while not reader.closed:
-            request = reader.events_request()
+                step = steps.send(result) if error is None else steps.throw(error)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            result, error = None, None
             try:
-                with self._transport.open(request) as (answer, pieces):
-                    events = reader.open_events(answer)
-                    for piece in pieces:
-                        yield from events.feed(piece)
-                        # Only what has told a position is progress; else an endless loop of
-                        # connections that end at once would never be given up.
-                        attempt = 0 if events.told else attempt
-                if events.told:
-                    continue
-                reason = "it ended before it told anything"
-                error: ClientError = ConnectionLost(request.url, origin_of(request.url), reason)
+                result = self._do(step, None)
             except ClientError as failed:
                 error = failed
-            self._pause(error, attempt)
-            attempt += 1
 
-    def _pause(self, error: ClientError, attempt: int) -> None:
-        """Wait before the next attempt, or raise where there is none."""
-        delay = self.retry.delay(error, attempt, random.random())
-        if delay is None:
-            raise error
-        if self._on_retry is not None:
-            self._on_retry(error, delay)
-        if self._closed.wait(delay):
-            raise ClientClosed(error.url)
+    def read(self, reader: Reader, scope: Scope) -> Iterator[Batch]:
+        """Catch up and perhaps stay live, until there is no more, or the scope is stopped."""
+        steps = read_on(reader, self.retry, random.random, time.monotonic)
+        result: Any = None
+        error: ClientError | None = None
+        try:
+            while not scope.stopped:
+                try:
+                    step = steps.send(result) if error is None else steps.throw(error)
+                except StopIteration:
+                    return
+                result, error = None, None
+                if isinstance(step, Batch):
+                    yield step
+                    continue
+                try:
+                    result = self._do_reading(step, scope)
+                except ClientClosed:
+                    return
+                except ClientError as failed:
+                    error = failed
+        finally:
+            scope.let_go()
+
+    def _do(self, step: Step, scope: Scope | None) -> Any:
+        if isinstance(step, Send):
+            return self._transport.send(self._dress(step.request), step.attempt, scope)
+        if isinstance(step, Pause):
+            return self._pause(step, scope)
+        raise TypeError(f"{step} is a step of readers only")
+
+    def _do_reading(self, step: Step, scope: Scope) -> Any:
+        match step:
+            case Open():
+                exchange = self._transport.start(self._dress(step.request), 0, scope)
+                if not exchange.head(step.patience):
+                    return None
+                if exchange.incoming.status == 200:
+                    return exchange.incoming.head()
+                exchange.whole()
+                return exchange.incoming.answer()
+            case Receive():
+                return scope.exchange.take_more(step.patience)
+            case Shut():
+                return scope.let_go()
+            case _:
+                return self._do(step, scope)
+
+    def _dress(self, request: Request) -> Request:
+        dressing = self.dressing
+        if not dressing.applies_to(request):
+            return request
+        headers = {name: _value(name, value) for name, value in dressing.headers.items()}
+        params = {name: _value(name, value) for name, value in dressing.params.items()}
+        return dressed(request, headers, params)
+
+    def _pause(self, step: Pause, scope: Scope | None) -> None:
+        if self.on_retry is not None:
+            self.on_retry(step.error, step.seconds)
+        if scope is not None:
+            scope.wait(step.seconds)
+        else:
+            self._closed.wait(step.seconds)
+        if self._closed.is_set():
+            raise ClientClosed(step.error.url)
+
+
+def _value(name: str, value: Any) -> str:
+    return as_header(name, value() if callable(value) else value)

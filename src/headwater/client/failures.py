@@ -4,7 +4,6 @@ Servers that give no code (RFC 9457 is our own addition to the protocol) are rea
 headers and status codes alone.
 """
 
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import msgspec
@@ -142,7 +141,7 @@ def _attach(error: RequestRefused, answer: Answer) -> None:
     elif isinstance(error, ProducerGap):
         error.expected = _integer(headers.get(names.PRODUCER_EXPECTED_SEQ.lower()))
         error.received = _integer(headers.get(names.PRODUCER_RECEIVED_SEQ.lower()))
-    elif isinstance(error, Overloaded):
+    elif isinstance(error, Overloaded | ServerFailed):
         error.retry_after = _retry_after(headers.get("retry-after"), headers.get("date"))
 
 
@@ -153,6 +152,8 @@ def _retry_after(value: str | None, date: str | None) -> float | None:
     seconds = _integer(value.strip())
     if seconds is not None:
         return float(seconds)
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rarely needed, slow to import
+
     try:
         until, now = parsedate_to_datetime(value), parsedate_to_datetime(date or "")
         return max(0.0, (until - now).total_seconds())

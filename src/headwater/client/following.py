@@ -1,8 +1,9 @@
-"""Following a stream, without I/O: what to ask for next, and what the answers mean.
+"""Reading a stream, without I/O: what to ask for next, and what the answers mean.
 
-A reader first catches up with plain reads, then stays live. Its offset moves only when a whole
-answer, or the control event behind the data, has arrived (PROTOCOL 5.8). Data that a broken
-connection left without its offset is dropped and asked for again: nothing is lost or seen twice.
+A reader first catches up with plain reads; if it is to follow, it then stays live. Its offset moves
+only when a whole answer, or the control event behind the data, has arrived (PROTOCOL 5.8). Data
+that a broken connection left without its offset is dropped and asked for again: nothing is lost or
+seen twice.
 """
 
 from base64 import b64decode
@@ -13,18 +14,19 @@ import msgspec
 from msgspec import Struct
 
 from headwater.client import calls
-from headwater.client.calls import Call
 from headwater.client.failures import failure, unexpected
 from headwater.client.messages import Answer, Request
 from headwater.client.sse import Event, EventParser
-from headwater.client.values import Chunk
-from headwater.errors import OffsetGone
+from headwater.client.values import Batch, Position, holds_json, parse_position
+from headwater.errors import OffsetGone, StreamRecreated
 from headwater.protocol import headers as names
 from headwater.protocol.content_types import is_json, is_text, media_type
 
 Live = Literal["auto", "sse", "long-poll"]
 
 _LINE_BREAKS: Final = b"\r\n"
+_SHORT_CONNECTION_SECONDS: Final = 1.0
+_MAX_SHORT_CONNECTIONS: Final = 3
 
 
 class Control(Struct, frozen=True, rename="camel"):
@@ -40,19 +42,34 @@ _CONTROL: Final = msgspec.json.Decoder(Control)
 
 
 class Reader:
-    """Where a follower stands."""
+    """Where a reader stands; without `live`, one that ends when it has caught up."""
 
-    def __init__(self, url: str, offset: str, live: Live = "auto") -> None:
+    def __init__(self, url: str, offset: str, live: Live | None = None) -> None:
+        if live not in {None, "auto", "sse", "long-poll"}:
+            raise ValueError(f"live={live!r} can't be used: it is auto, sse or long-poll")
+        start = parse_position(offset)
         self.url = url
-        self.offset = offset
+        self.offset = start.offset
         self.closed = False
         self.caught_up = False
         """Whether the plain reads have reached the end, so that the next read is a live one."""
-        self._live: Live = live
+        self.content_type = ""
+        self._live: Live | None = live
+        self._skip = start.skip
         self._cursor: str | None = None
         self._incarnation: str | None = None
         self._told_up_to_date = False
-        self.content_type = ""
+        self._short_connections = 0
+
+    @property
+    def position(self) -> Position:
+        """Where to resume behind everything that was read."""
+        return Position(self.offset, self._skip)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to ask for."""
+        return self.closed or (self.caught_up and self._live is None)
 
     @property
     def mode(self) -> Literal["sse", "long-poll"]:
@@ -61,8 +78,8 @@ class Reader:
         SSE ends lines where a text has a carriage return, so it can't carry every text exactly:
         left the choice, text is polled for.
         """
-        if self._live != "auto":
-            return self._live
+        if self._live in {"sse", "long-poll"}:
+            return "sse" if self._live == "sse" else "long-poll"
         media = media_type(self.content_type) or ""
         return "long-poll" if is_text(media) and not is_json(media) else "sse"
 
@@ -71,13 +88,27 @@ class Reader:
         """Whether the next answer is an event stream."""
         return self.caught_up and self.mode == "sse"
 
-    def call(self) -> Call[Chunk | None]:
-        """Make the next read that is answered as a whole: catch-up, or long-poll."""
+    def request(self) -> Request:
+        """Make the next request that is answered as a whole: catch-up, or long-poll."""
         if not self.caught_up:
-            return Call(calls.read(self.url, self.offset).request, self._take)
-        return Call(
-            calls.live_request(self.url, self.offset, "long-poll", self._cursor), self._take
-        )
+            return calls.read_request(self.url, self.offset)
+        return calls.live_request(self.url, self.offset, "long-poll", self._cursor)
+
+    def take(self, answer: Answer) -> Batch | None:
+        """Take the answer to `request`; None where it tells nothing new."""
+        self._check_incarnation(answer)
+        cursor = answer.headers.get(names.STREAM_CURSOR.lower())
+        if answer.status == 204 and self.caught_up:
+            # Time was up (PROTOCOL 5.7); there is no content type where there is no content.
+            closed = calls.is_set(answer, names.STREAM_CLOSED)
+            offset = calls.next_offset(answer)
+            end = Batch(b"", self.offset, offset, True, closed, self.content_type, cursor)
+            calls.check_progress(answer, end)
+            return self.advance(end)
+        batch = calls.read_batch(answer, self.url, self.offset)
+        self.content_type = batch.content_type
+        self.caught_up = batch.up_to_date or self.caught_up
+        return self.advance(batch)
 
     def events_request(self) -> Request:
         """Make the next SSE read."""
@@ -85,52 +116,70 @@ class Reader:
 
     def open_events(self, answer: Answer) -> "EventReader":
         """Begin to read an event stream, given its status and headers."""
+        self._check_incarnation(answer)
         if answer.status != 200:
             raise failure(answer)
         if media_type(calls.content_type_of(answer)) != "text/event-stream":
             raise unexpected(answer, f"{calls.content_type_of(answer)}, not text/event-stream")
-        self._check_incarnation(answer)
         return EventReader(self, answer)
 
-    def advance(self, chunk: Chunk, cursor: str | None) -> Chunk | None:
-        """Move behind a chunk; None where it tells nothing new."""
-        self.offset = chunk.next_offset
-        self.closed = chunk.closed
-        self._cursor = cursor or self._cursor
-        news = not chunk.empty or chunk.closed or (chunk.up_to_date and not self._told_up_to_date)
-        self._told_up_to_date = chunk.up_to_date
-        return chunk if news else None
+    def end_events(self, seconds: float) -> None:
+        """Take note that an event stream ended after so long; too short ones are given up."""
+        if seconds >= _SHORT_CONNECTION_SECONDS:
+            self._short_connections = 0
+            return
+        self._short_connections += 1
+        if self._short_connections >= _MAX_SHORT_CONNECTIONS and self._live == "auto":
+            self.give_up_events()
 
-    def _take(self, answer: Answer) -> Chunk | None:
-        self._check_incarnation(answer)
-        cursor = answer.headers.get(names.STREAM_CURSOR.lower())
-        if answer.status == 204 and self.caught_up:
-            # Time was up (PROTOCOL 5.7); there is no content type where there is no content.
-            closed = calls.is_set(answer, names.STREAM_CLOSED)
-            end = Chunk(b"", calls.next_offset(answer), True, closed, self.content_type)
-            return self.advance(end, cursor)
-        chunk = calls.read_chunk(answer, self.offset)
-        self.content_type = chunk.content_type
-        self.caught_up = chunk.up_to_date or self.caught_up
-        return self.advance(chunk, cursor)
+    def give_up_events(self) -> None:
+        """Poll from now on: something between us and the server holds events back."""
+        self._live = "long-poll"
+
+    def advance(self, batch: Batch) -> Batch | None:
+        """Move behind a batch; None where it tells nothing new."""
+        self.closed = batch.closed
+        self._cursor = batch.cursor or self._cursor
+        self.offset = batch.offset
+        if self._skip and not batch.empty:
+            known = min(self._skip, batch.count())
+            self._skip -= known
+            batch = batch.without(known)
+        if self._skip and batch.up_to_date:
+            # It once held more than it does now, so it is not the stream that it was.
+            raise recreated(self.url, 200)
+        news = not batch.empty or batch.closed or (batch.up_to_date and not self._told_up_to_date)
+        self._told_up_to_date = batch.up_to_date
+        return batch if news else None
 
     def _check_incarnation(self, answer: Answer) -> None:
         """Notice that the stream was deleted and created again while we were away."""
         incarnation = answer.headers.get(names.STREAM_INCARNATION.lower())
-        if answer.status >= 400 or incarnation is None:
+        if incarnation is None:
+            return
+        if answer.status >= 400:
+            # Our server tells the present incarnation where it refuses an offset of another one.
+            error = failure(answer)
+            if isinstance(error, OffsetGone):
+                raise recreated(self.url, answer.status, str(error))
             return
         if self._incarnation not in {None, incarnation}:
-            raise OffsetGone(
-                f"The stream at {self.url} was deleted and created again: start again from -1.",
-                url=self.url,
-                status=answer.status,
-                code="stream-replaced",
-            )
+            raise recreated(self.url, answer.status)
         self._incarnation = incarnation
 
 
+def recreated(url: str, status: int, told: str = "") -> StreamRecreated:
+    """Make the error of a stream that is not the one that was read before."""
+    return StreamRecreated(
+        told or f"The stream at {url} was deleted and created again: start again from -1.",
+        url=url,
+        status=status,
+        code="stream-recreated",
+    )
+
+
 class EventReader:
-    """Turns the body of one SSE answer into chunks."""
+    """Turns the body of one SSE answer into batches."""
 
     def __init__(self, reader: Reader, answer: Answer) -> None:
         self._reader = reader
@@ -141,19 +190,19 @@ class EventReader:
         self.told = False
         """Whether at least one control event has come: a connection without any has failed."""
 
-    def feed(self, piece: bytes) -> list[Chunk]:
-        """Take a piece of the body; give the chunks that it completes."""
-        chunks = []
+    def feed(self, piece: bytes) -> list[Batch]:
+        """Take a piece of the body; give the batches that it completes."""
+        batches = []
         for event in self._parser.feed(piece):
             if event.name == "data":
                 self._pending.append(self._decode(event))
             elif event.name == "control":
-                chunk = self._control(event)
-                if chunk is not None:
-                    chunks.append(chunk)
-        return chunks
+                batch = self._control(event)
+                if batch is not None:
+                    batches.append(batch)
+        return batches
 
-    def _control(self, event: Event) -> Chunk | None:
+    def _control(self, event: Event) -> Batch | None:
         try:
             control = _CONTROL.decode(event.data)
         except msgspec.DecodeError as error:
@@ -162,16 +211,19 @@ class EventReader:
             ) from None
         self.told = True
         content_type = self._reader.content_type
-        chunk = Chunk(
+        batch = Batch(
             join_payloads(self._pending, content_type),
+            self._reader.offset,
             control.stream_next_offset,
             # PROTOCOL 5.8: closed implies up to date.
             control.up_to_date or control.stream_closed,
             control.stream_closed,
             content_type,
+            control.stream_cursor,
+            url=self._reader.url,
         )
         self._pending = []
-        return self._reader.advance(chunk, control.stream_cursor)
+        return self._reader.advance(batch)
 
     def _decode(self, event: Event) -> bytes:
         if not self._base64:
@@ -186,7 +238,7 @@ def join_payloads(payloads: list[bytes], content_type: str) -> bytes:
     """Join the data events before one control event: some servers send one for each message."""
     if len(payloads) == 1:
         return payloads[0]
-    if not is_json(media_type(content_type) or ""):
+    if not holds_json(content_type):
         return b"".join(payloads)
     inner = (payload.strip()[1:-1] for payload in payloads)
     return b"[" + b",".join(part for part in inner if part.strip()) + b"]"

@@ -41,7 +41,7 @@ class Answer(Struct, frozen=True):
     """How many times the same request was sent before, without an answer to rely on."""
 
 
-def stream_url(base_url: str, stream: str) -> str:
+def stream_url(base_url: str, stream: str, root: str = ROOT) -> str:
     """Find the URL of a stream: a whole URL as it is, a path under the base URL's streams."""
     if is_url(stream):
         return _clean(stream)
@@ -49,7 +49,7 @@ def stream_url(base_url: str, stream: str) -> str:
         raise ValueError("a stream needs a path, such as chat/42")
     parts = _split(_clean(base_url))
     prefix = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
-    return prefix + url_path(stream, ROOT)
+    return prefix + url_path(stream.removeprefix("/"), root)
 
 
 def is_url(stream: str) -> bool:

@@ -8,12 +8,9 @@ from headwater.errors import (
     ClientError,
     ConnectionLost,
     Overloaded,
-    RequestRefused,
+    ServerFailed,
     Unreachable,
 )
-
-_GATEWAY_STATUSES: Final = frozenset({502, 504})
-"""A proxy lost the server: as good as a lost connection."""
 
 
 class Retry(Struct, frozen=True):
@@ -23,30 +20,70 @@ class Retry(Struct, frozen=True):
     """How often a request is sent at most."""
     first_delay: float = 0.1
     max_delay: float = 5.0
+    multiplier: float = 2.0
     max_retry_after: float = 60.0
     """A server that asks for a longer pause than this is not waited for."""
 
-    def delay(self, error: ClientError, attempt: int, jitter: float) -> float | None:
+    def __post_init__(self) -> None:
+        _check("attempts", self.attempts, "at least 1", holds=self.attempts >= 1)
+        _check("first_delay", self.first_delay, "more than 0", holds=self.first_delay > 0)
+        _check(
+            "max_delay",
+            self.max_delay,
+            "at least first_delay",
+            holds=self.max_delay >= self.first_delay,
+        )
+        _check("multiplier", self.multiplier, "at least 1", holds=self.multiplier >= 1)
+        _check(
+            "max_retry_after", self.max_retry_after, "0 or more", holds=self.max_retry_after >= 0
+        )
+
+    def delay(
+        self, error: ClientError, attempt: int, jitter: float, *, repeatable: bool = True
+    ) -> float | None:
         """Say how long to wait after attempt number `attempt` (from 0), or None to give up.
 
-        `jitter` is a random number in [0, 1).
+        `jitter` is a random number in [0, 1). What is not `repeatable` is sent again only where
+        the error proves that it was not carried out.
         """
-        if attempt + 1 >= self.attempts or not is_passing(error):
+        if attempt + 1 >= self.attempts:
             return None
-        backoff = jitter * min(self.max_delay, self.first_delay * 2.0**attempt)
-        if isinstance(error, Overloaded) and error.retry_after is not None:
+        if not (is_passing(error) if repeatable else was_not_done(error)):
+            return None
+        backoff = jitter * self._ceiling(attempt)
+        if isinstance(error, Overloaded | ServerFailed) and error.retry_after is not None:
             if error.retry_after > self.max_retry_after:
                 return None
             # Everyone was told the same number of seconds: the jitter spreads them out.
             return error.retry_after + backoff
         return backoff
 
+    def _ceiling(self, attempt: int) -> float:
+        # A power beyond any delay would overflow after some hundred attempts.
+        return min(self.max_delay, self.first_delay * self.multiplier ** min(attempt, 64))
+
 
 def is_passing(error: ClientError) -> bool:
     """Tell whether the same request may succeed a little later."""
-    if isinstance(error, RequestRefused):
-        return isinstance(error, Overloaded) or error.status in _GATEWAY_STATUSES
-    return isinstance(error, Unreachable | ConnectionLost)
+    if isinstance(error, ServerFailed):
+        return error.status not in _NEVER_PASSING
+    return isinstance(error, Overloaded | Unreachable | ConnectionLost)
 
+
+def was_not_done(error: ClientError) -> bool:
+    """Tell whether the error proves that the request changed nothing.
+
+    A 503 proves nothing: gateways also answer so when the server broke off in the middle.
+    """
+    return isinstance(error, Unreachable) or error.status == 429
+
+
+def _check(name: str, value: float, wanted: str, *, holds: bool) -> None:
+    if not holds:
+        raise ValueError(f"Retry({name}={value!r}) can't be used: it must be {wanted}")
+
+
+_NEVER_PASSING: Final = frozenset({501, 505})
+"""The server does not know how, and will not learn it."""
 
 NO_RETRY: Final = Retry(attempts=1)

@@ -1,0 +1,176 @@
+"""The asynchronous client: does the steps of `headwater.client.steps` by awaiting."""
+
+import asyncio
+import inspect
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Self, TypeVar
+
+from headwater.client.async_scope import AsyncScope
+from headwater.client.async_stream import AsyncStream
+from headwater.client.async_transport import AsyncTransport
+from headwater.client.calls import Call
+from headwater.client.client import DEFAULT_URL, LIVE_TIMEOUT, TIMEOUT
+from headwater.client.dressing import AsyncValue, Auth, as_header, dressed, make_dressing
+from headwater.client.following import Reader
+from headwater.client.messages import ROOT, Request, stream_url
+from headwater.client.retry import Retry
+from headwater.client.steps import Open, Pause, Receive, Send, Shut, Step, carry_out, read_on
+from headwater.client.subscribing import AsyncSubscriptions
+from headwater.client.transport import Timeouts
+from headwater.client.values import Batch
+from headwater.errors import ClientClosed, ClientError
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A client of one stream server for one event loop; use it in an `async with` block.
+
+    It is `Client` with awaitable methods. Functions that give header values may be asynchronous.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        headers: Mapping[str, AsyncValue] | None = None,
+        params: Mapping[str, AsyncValue] | None = None,
+        auth: Auth | None = None,
+        retry: Retry | None = None,
+        timeout: float = TIMEOUT,
+        live_timeout: float = LIVE_TIMEOUT,
+        root: str = ROOT,
+        tls: ssl.SSLContext | None = None,
+        on_retry: Callable[[ClientError, float], None] | None = None,
+    ) -> None:
+        """Set up; nothing is connected yet. The options are those of `Client`."""
+        self.dressing = make_dressing(base_url, headers, params, auth)
+        self.base_url = base_url
+        self.root = root
+        self.retry = retry or Retry()
+        self.timeouts = Timeouts(timeout, live_timeout)
+        self.tls = tls
+        self.on_retry = on_retry
+        self._transport = AsyncTransport(self.timeouts, tls)
+
+    def stream(self, path: str, *, content_type: str | None = None) -> AsyncStream:
+        """Name a stream by its path, such as `chat/42`, or by a whole URL."""
+        return AsyncStream(self, stream_url(self.base_url, path, self.root), content_type)
+
+    @property
+    def subscriptions(self) -> AsyncSubscriptions:
+        """The subscriptions of the server."""
+        return AsyncSubscriptions(self)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def run(self, call: Call[T]) -> T:
+        """Carry out a call; what is safe to repeat is repeated."""
+        steps = carry_out(call, self.retry, random.random)
+        result: Any = None
+        error: ClientError | None = None
+        while True:
+            try:
+                step = steps.send(result) if error is None else steps.throw(error)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            result, error = None, None
+            try:
+                result = await self._do(step)
+            except ClientError as failed:
+                error = failed
+
+    async def read(self, reader: Reader, scope: AsyncScope) -> AsyncIterator[Batch]:
+        """Catch up and perhaps stay live, until there is no more, or the scope is stopped."""
+        steps = read_on(reader, self.retry, random.random, time.monotonic)
+        scope.enter()
+        result: Any = None
+        error: ClientError | None = None
+        try:
+            while not scope.stopped:
+                try:
+                    step = steps.send(result) if error is None else steps.throw(error)
+                except StopIteration:
+                    return
+                result, error = None, None
+                if isinstance(step, Batch):
+                    yield step
+                    continue
+                try:
+                    result = await self._do_reading(step, scope)
+                except ClientClosed:
+                    return
+                except ClientError as failed:
+                    error = failed
+        finally:
+            scope.let_go()
+
+    async def _do(self, step: Step) -> Any:
+        if isinstance(step, Send):
+            return await self._transport.send(await self._dress(step.request), step.attempt)
+        if isinstance(step, Pause):
+            return await self._pause(step, None)
+        raise TypeError(f"{step} is a step of readers only")
+
+    async def _do_reading(self, step: Step, scope: AsyncScope) -> Any:
+        match step:
+            case Send():
+                request = await self._dress(step.request)
+                exchange = scope.hold(await self._transport.start(request, step.attempt))
+                try:
+                    await exchange.whole()
+                    return exchange.incoming.answer()
+                finally:
+                    scope.let_go()
+            case Pause():
+                return await self._pause(step, scope)
+            case Open():
+                request = await self._dress(step.request)
+                exchange = scope.hold(await self._transport.start(request))
+                if not await exchange.head(step.patience):
+                    return None
+                if exchange.incoming.status == 200:
+                    return exchange.incoming.head()
+                await exchange.whole()
+                return exchange.incoming.answer()
+            case Receive():
+                return await scope.exchange.take_more(step.patience)
+            case Shut():
+                return scope.let_go()
+
+    async def _dress(self, request: Request) -> Request:
+        dressing = self.dressing
+        if not dressing.applies_to(request):
+            return request
+        headers = {name: await _value(name, value) for name, value in dressing.headers.items()}
+        params = {name: await _value(name, value) for name, value in dressing.params.items()}
+        return dressed(request, headers, params)
+
+    async def _pause(self, step: Pause, scope: AsyncScope | None) -> None:
+        if self.on_retry is not None:
+            self.on_retry(step.error, step.seconds)
+        if scope is not None:
+            await scope.wait(step.seconds)
+        else:
+            await asyncio.sleep(step.seconds)
+        if self._transport.closed:
+            raise ClientClosed(step.error.url)
+
+
+async def _value(name: str, value: Any) -> str:
+    given = value() if callable(value) else value
+    if inspect.isawaitable(given):
+        given = await given
+    return as_header(name, given)
