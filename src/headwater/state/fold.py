@@ -58,6 +58,12 @@ class Taken(Struct):
 class Fold:
     """Where a database stands, and what it has not committed yet."""
 
+    _base: Literal["keep", "empty", "staged"]
+    _changes: Changes
+    _staged_base: Literal["keep", "empty"]
+    _staged: Changes
+    _quarantined: list[Quarantined]
+
     def __init__(
         self,
         saved: Saved,
@@ -303,12 +309,12 @@ class Fold:
         self._quarantined.append(Quarantined(position, told, "", "", message))
 
     def _clear_pending(self) -> None:
-        self._base: Literal["keep", "empty", "staged"] = "keep"
-        self._changes: Changes = {}
-        self._staged_base: Literal["keep", "empty"] = "keep"
-        self._staged: Changes = {}
+        self._base = "keep"
+        self._changes = {}
+        self._staged_base = "keep"
+        self._staged = {}
         self._forget_quarantined = False
-        self._quarantined: list[Quarantined] = []
+        self._quarantined = []
 
 
 def _position(start: str, index: int) -> str:

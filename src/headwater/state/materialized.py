@@ -104,7 +104,7 @@ class _Entities(Mapping[str, Any]):
         self._type = type
 
     def _values(self) -> dict[str, bytes]:
-        return self._state._types.get(self._type, {})  # noqa: SLF001 - a part of it
+        return self._state._types.get(self._type, {})
 
     def __getitem__(self, key: str) -> Any:
         return decode_value(self._values()[key])

@@ -7,10 +7,7 @@ from typing import Any
 def member(value: Any, path: str) -> Any:
     """Find a member of a decoded value, of a mapping or of an object; None where there is none."""
     for name in path.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(name)
-        else:
-            value = getattr(value, name, None)
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
         if value is None:
             return None
     return value

@@ -181,7 +181,7 @@ def collection(
 def collection(
     schema: Any = None,
     *,
-    type: str,
+    type: str,  # noqa: A002 - the wire's name
     key: str | None = None,
     on_invalid: Policy = "quarantine",
     keys: str | None = None,

@@ -96,14 +96,14 @@ class SqliteBackend:
             active = self._active
             with self._transaction():
                 if work.base != "keep":
-                    self._db.execute(f"DELETE FROM rows_{active}")
+                    self._db.execute(f"DELETE FROM rows_{active}")  # noqa: S608 - a number of ours
                 if work.base == "staged":
                     active = 1 - active
                 elif work.base == "empty":
-                    self._db.execute(f"DELETE FROM rows_{1 - active}")
+                    self._db.execute(f"DELETE FROM rows_{1 - active}")  # noqa: S608 - a number of ours
                 self._apply(active, work.changes)
                 if work.staged_base == "empty":
-                    self._db.execute(f"DELETE FROM rows_{1 - active}")
+                    self._db.execute(f"DELETE FROM rows_{1 - active}")  # noqa: S608 - a number of ours
                 self._apply(1 - active, work.staged)
                 if work.forget_quarantined:
                     self._db.execute("DELETE FROM quarantined")

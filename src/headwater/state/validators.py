@@ -1,13 +1,13 @@
 """Validators: one small interface over everything that can say what a value must look like.
 
 It is Python's counterpart of Standard Schema. A validator reads a value from JSON and writes it
-back. Pydantic and jsonschema are used where a schema asks for them, and are needed for nothing else.
+back. Pydantic and jsonschema are used where a schema asks for them; nothing else needs them.
 """
 
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -54,8 +54,8 @@ def validator_for(schema: Any) -> Validator[Any]:
         if callable(schema) and not isinstance(schema, type):
             return CallableValidator(schema)
         raise SchemaError(
-            f"{schema!r} can't be used as a schema: {error}. Use a Pydantic model, a msgspec Struct, "
-            "a dataclass, a TypedDict, a JSON Schema document or a callable."
+            f"{schema!r} can't be used as a schema: {error}. Use a Pydantic model, a msgspec "
+            "Struct, a dataclass, a TypedDict, a JSON Schema document or a callable."
         ) from None
 
 
@@ -119,7 +119,7 @@ class JsonSchema:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         try:
-            import jsonschema  # noqa: PLC0415 - needed by those who use it, and by nobody else
+            import jsonschema  # noqa: PLC0415 - only those who use it need it
         except ImportError:
             raise SchemaError(
                 "A JSON Schema document needs the jsonschema package: pip install jsonschema."
@@ -150,7 +150,7 @@ class JsonSchema:
 
 
 class CallableValidator:
-    """A function from a JSON value to the value, which raises `ValueError` where it does not fit."""
+    """A function from a JSON value to the value; it raises `ValueError` where it does not fit."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function

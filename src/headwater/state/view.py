@@ -1,4 +1,4 @@
-"""What an application sees: the committed rows, and over them what it has done but not confirmed."""
+"""What an application sees: the committed rows, and over them what is not confirmed yet."""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
