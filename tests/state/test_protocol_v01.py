@@ -25,12 +25,16 @@ from headwater.state.fold import Fold, Incoming
 from headwater.state.memory import MemoryBackend
 
 
-def incoming(*events: Any, start: str = "-1", offset: str = "5", up_to_date: bool = True) -> Incoming:
+def incoming(
+    *events: Any, start: str = "-1", offset: str = "5", up_to_date: bool = True
+) -> Incoming:
     return Incoming(encode_events(events), start, offset, up_to_date)
 
 
 def engine_over(*batches: Incoming, **options: Any) -> Engine:
-    engine = Engine(options.get("state"), MemoryBackend(), options.get("hooks", Hooks()), "quarantine")
+    engine = Engine(
+        options.get("state"), MemoryBackend(), options.get("hooks", Hooks()), "quarantine"
+    )
     for batch in batches:
         engine.tell(engine.take(batch))
     return engine
@@ -110,7 +114,14 @@ def test_4_1_6_timestamps_must_not_derive_ordering() -> None:
 
 
 def test_4_2_an_event_with_both_discriminants_is_neither() -> None:
-    outcome = check({"type": "t", "key": "k", "value": 1, "headers": {"operation": "insert", "control": "reset"}})
+    outcome = check(
+        {
+            "type": "t",
+            "key": "k",
+            "value": 1,
+            "headers": {"operation": "insert", "control": "reset"},
+        }
+    )
     assert outcome == Violation("headers", "has both an operation and a control, so it is neither")
 
 
@@ -210,7 +221,11 @@ def test_4_2_4_reset_forgets_an_open_snapshot() -> None:
 
 def test_4_2_5_an_offset_is_informative_and_moves_nothing() -> None:
     engine = engine_over(
-        incoming(change("insert", "t", "a", 1), control("reset", offset="0"), change("insert", "t", "b", 1))
+        incoming(
+            change("insert", "t", "a", 1),
+            control("reset", offset="0"),
+            change("insert", "t", "b", 1),
+        )
     )
     assert rows(engine) == {"b": 1}
     assert engine.saved.offset == "5"
@@ -224,7 +239,9 @@ def test_6_1_apply_accepts_changes_of_every_operation() -> None:
 
 
 def test_6_2_apply_batch_must_equal_applying_one_by_one() -> None:
-    events = [change("insert", "t", str(n % 3), n) for n in range(10)] + [change("delete", "t", "1")]
+    events = [change("insert", "t", str(n % 3), n) for n in range(10)] + [
+        change("delete", "t", "1")
+    ]
     together, alone = MaterializedState(), MaterializedState()
     together.apply_batch(events)
     for event in events:

@@ -72,7 +72,7 @@ class View:
     ) -> list[RowChange]:
         """Commit work and let go of optimistic changes; tell what changes in watched types."""
         with self._lock:
-            gone = [txid for txid in confirmed if txid in self._optimistic]
+            gone = [txid for txid in dict.fromkeys(confirmed) if txid in self._optimistic]
             before = {type_: self._before(type_, work, gone) for type_ in watched}
             self._backend.commit(work)
             for txid in gone:
