@@ -270,7 +270,7 @@ def test_transactions_are_awaited(stream: Stream, backend: str | None) -> None:
         db.await_txid("tx")
         assert "1" in db.users
         db.await_txid("tx")
-        with pytest.raises(TxidTimeout, match="'other' was not seen within 0.05 seconds"):
+        with pytest.raises(TxidTimeout, match=r"'other' was not seen within 0\.05 seconds"):
             db.await_txid("other", timeout=0.05)
 
 

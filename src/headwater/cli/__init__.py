@@ -12,6 +12,7 @@ from headwater.cli.fork import fork
 from headwater.cli.head import head
 from headwater.cli.read import read
 from headwater.cli.serve import serve
+from headwater.cli.state import state
 from headwater.cli.subscriptions import keys, subscriptions
 
 EPILOG = """
@@ -44,6 +45,7 @@ def main() -> None:
 
 for command in (
     *(serve, create, append, read, head, close, fork, delete),
+    state,
     *(subscriptions, keys),
     *(info, check, repair, backup),
 ):
