@@ -1,4 +1,4 @@
-"""`headwater state`: the state that a stream's events make, to look at, to check and to take away."""
+"""`headwater state`: the state that a stream's events make, to see, to check and to take away."""
 
 import sys
 from collections.abc import Iterator
@@ -144,13 +144,16 @@ def _loaded(at: Target, changed: Any, schemas: "StreamState | None" = None) -> I
         progress.show(f"{loaded.events:,} events read")
 
     hooks = Hooks(on_batch=lambda _: changed.set()) if changed is not None else Hooks()
-    with reported(at), make_client(at) as client:
-        with StreamDB(client.stream(at.name), schemas, hooks=hooks) as db:
-            db.preload(tell)
-            progress.clear()
-            if changed is not None:
-                changed.clear()
-            yield db
+    with (
+        reported(at),
+        make_client(at) as client,
+        StreamDB(client.stream(at.name), schemas, hooks=hooks) as db,
+    ):
+        db.preload(tell)
+        progress.clear()
+        if changed is not None:
+            changed.clear()
+        yield db
 
 
 def _chosen(db: "StreamDB", type_: str | None, key: str | None) -> dict[str, list[str]]:

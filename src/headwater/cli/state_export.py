@@ -1,7 +1,6 @@
 """A state as files: SQLite tables, Parquet or CSV."""
 
 import csv
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -44,7 +43,7 @@ def _whole(path: Path, fill: Callable[[Path], None]) -> None:
     try:
         part.unlink(missing_ok=True)
         fill(part)
-        os.replace(part, path)
+        part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise click.ClickException(
@@ -113,7 +112,7 @@ def _csv(values: Mapping[str, Any], path: Path) -> None:
 
 def _parquet(values: Mapping[str, Any], path: Path) -> None:
     try:
-        import pyarrow
+        import pyarrow as pa
         import pyarrow.parquet
     except ImportError:
         raise click.ClickException(
@@ -121,8 +120,8 @@ def _parquet(values: Mapping[str, Any], path: Path) -> None:
         ) from None
     heads, rows = _rows(values)
     columns = list(zip(*rows, strict=True)) or [() for _ in heads]
-    arrays = [_array(pyarrow, list(column)) for column in columns]
-    pyarrow.parquet.write_table(pyarrow.table(arrays, names=heads), path)
+    arrays = [_array(pa, list(column)) for column in columns]
+    pa.parquet.write_table(pa.table(arrays, names=heads), path)
 
 
 def _array(pyarrow: Any, column: list[Any]) -> Any:
