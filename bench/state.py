@@ -135,13 +135,16 @@ def main() -> int:
     memory = {who: statistics.median(run["rss"] for run in each) for who, each in runs.items()}
     ratios = rate["ours"] / rate["peer"], memory["ours"] / memory["peer"]
     print(
-        f"bytes to state: {rate['ours']:,.0f} events/s, peer {rate['peer']:,.0f}: {ratios[0]:.2f} x (target {TARGETS['rate']} x)"
+        f"bytes to state: {rate['ours']:,.0f} events/s, peer {rate['peer']:,.0f}: {ratios[0]:.2f} x "
+        f"(target {TARGETS['rate']} x)"
     )
     print(
-        f"memory: {memory['ours'] / 1e6:,.0f} MB, peer {memory['peer'] / 1e6:,.0f} MB: {ratios[1]:.2f} x (target {TARGETS['memory']} x)"
+        f"memory: {memory['ours'] / 1e6:,.0f} MB, peer {memory['peer'] / 1e6:,.0f} MB: "
+        f"{ratios[1]:.2f} x (target {TARGETS['memory']} x)"
     )
     print(
-        f"reopen {arguments.rows:,} rows to first query: {milliseconds:.1f} ms (target {TARGETS['reopen']:.0f} ms)"
+        f"reopen {arguments.rows:,} rows to first query: {milliseconds:.1f} ms "
+        f"(target {TARGETS['reopen']:.0f} ms)"
     )
     met = (
         ratios[0] >= TARGETS["rate"]
