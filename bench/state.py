@@ -135,7 +135,7 @@ def main() -> int:
     memory = {who: statistics.median(run["rss"] for run in each) for who, each in runs.items()}
     ratios = rate["ours"] / rate["peer"], memory["ours"] / memory["peer"]
     print(
-        f"bytes to state: {rate['ours']:,.0f} events/s, peer {rate['peer']:,.0f}: {ratios[0]:.2f} x "
+        f"from bytes: {rate['ours']:,.0f} events/s, peer {rate['peer']:,.0f}: {ratios[0]:.2f} x "
         f"(target {TARGETS['rate']} x)"
     )
     print(

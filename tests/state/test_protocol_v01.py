@@ -234,7 +234,7 @@ def test_4_2_5_an_offset_is_informative_and_moves_nothing() -> None:
 def test_6_1_apply_accepts_changes_of_every_operation() -> None:
     state = MaterializedState()
     for operation in ("insert", "update", "upsert"):
-        state.apply(change(operation, "t", operation, operation))  # type: ignore[arg-type]
+        state.apply(change(operation, "t", operation, operation))
     assert dict(state.get_type("t")) == {each: each for each in ("insert", "update", "upsert")}
 
 

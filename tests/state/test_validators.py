@@ -34,7 +34,7 @@ class Typed(TypedDict):
 
 def function(value: Any) -> Any:
     if not isinstance(value["n"], int):
-        raise ValueError("n must be a number")
+        raise TypeError("n must be a number")
     return value
 
 
