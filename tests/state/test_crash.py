@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from headwater.client import Client
@@ -23,8 +24,9 @@ def test_killed_at_any_moment_the_file_is_what_the_stream_was_at_its_offset(tmp_
 
         def write() -> None:
             number = 0
-            while not stop.is_set() and number < 20_000:
+            while not stop.is_set() and number < 100_000:
                 number += 1
+                time.sleep(0.001)  # so that it does not run out of events before the last round
                 events = [
                     change("insert", "n", str(number), number),
                     change("update", "last", "n", number),
@@ -59,6 +61,7 @@ def test_killed_at_any_moment_the_file_is_what_the_stream_was_at_its_offset(tmp_
                 # What a batch ends at may be known to the writer a moment later.
                 while saved.offset not in counts:
                     assert writer.is_alive()
+                    time.sleep(0.001)
                 assert len(held) == counts[saved.offset]
                 assert last == str(counts[saved.offset]).encode()
                 assert sorted(held) == list(range(1, counts[saved.offset] + 1))
