@@ -39,6 +39,7 @@ else
 	$(BIN)/python -m bench --store disk --peer ours --only L1
 	$(BIN)/python -m bench.client
 	$(BIN)/python -m bench.runs
+	$(BIN)/python -m bench.state
 endif
 
 requirements: $(VENV)/.dev ## compile the pinned requirements anew

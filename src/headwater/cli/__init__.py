@@ -13,6 +13,7 @@ from headwater.cli.head import head
 from headwater.cli.read import read
 from headwater.cli.runs import runs
 from headwater.cli.serve import serve
+from headwater.cli.state import state
 from headwater.cli.subscriptions import keys, subscriptions
 
 EPILOG = """
@@ -45,7 +46,7 @@ def main() -> None:
 
 for command in (
     *(serve, create, append, read, head, close, fork, delete),
-    *(subscriptions, keys, runs),
+    *(subscriptions, keys, state, runs),
     *(info, check, repair, backup),
 ):
     main.add_command(command)
