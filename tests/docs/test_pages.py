@@ -69,7 +69,7 @@ def test_the_mounting_page_shows_an_application_that_starts() -> None:
 
 def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for_more() -> None:
     (code,) = [text for language, text in blocks("docs/subscriptions.md") if language == "python"]
-    done: list[tuple[str, bytes]] = []
+    done: list[tuple[str, object]] = []
     with ServerProcess() as server, Client(server.url) as client:
         client.stream("wake/mail").create(content_type="application/json")
         config = {"type": "pull-wake", "pattern": "mail/*", "wake_stream": "wake/mail"}
@@ -78,7 +78,7 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
         scope: dict[str, Any] = {"__name__": "worker"}
         exec(compile(code, "worker.py", "exec"), scope)
         scope["process"] = lambda path, message: done.append((path, message))
-        worker = threading.Thread(target=scope["work"], args=(client, "mailer", "wake/mail"))
+        worker = threading.Thread(target=scope["work"], args=(client, "mailer"))
         worker.start()
         _wait_until(lambda: len(done) == 2)
         for number in range(3):
@@ -88,8 +88,8 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
         worker.join(20)
         assert not worker.is_alive()
         assert client.run(subscriptions.claim(server.url, "mailer", "late")) is None
-    assert done[:2] == [("mail/before", b"1"), ("mail/before", b"2")]
-    assert sorted(done[2:]) == [(f"mail/{number}", b"3") for number in range(3)]
+    assert done[:2] == [("mail/before", 1), ("mail/before", 2)]
+    assert done[2:] == [(f"mail/{number}", 3) for number in range(3)]
 
 
 def _wait_until(check: Callable[[], bool]) -> None:
@@ -97,6 +97,24 @@ def _wait_until(check: Callable[[], bool]) -> None:
     while not check():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_the_python_examples_of_the_readme_run(tmp_path: Path) -> None:
+    examples = [text for language, text in blocks("README.md") if language == "python"]
+    printed = []
+    with ServerProcess() as server:
+        for text in examples:
+            done = subprocess.run(
+                [sys.executable, "-c", text.replace("http://localhost:4437", server.url)],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            printed.append(done.stdout)
+    assert printed == ["{'step': 0}\n{'step': 1}\n{'step': 2}\n", "True\n", ""]
 
 
 CLIENT_OUTPUT = [
