@@ -2,8 +2,10 @@
 
 import pytest
 
-from headwater.client.following import Reader, join_payloads
+from headwater.client.following import Live, Reader, join_payloads
 from headwater.client.messages import Answer
+from headwater.client.retry import Retry
+from headwater.client.steps import Open, Pause, Receive, Send, read_on
 from headwater.client.values import Batch
 from headwater.errors import StreamNotFound, StreamRecreated, UnexpectedAnswer
 
@@ -158,3 +160,24 @@ def test_payloads_are_joined_as_their_type_wants(
     payloads: list[bytes], content_type: str, joined: bytes
 ) -> None:
     assert join_payloads(payloads, content_type) == joined
+
+
+@pytest.mark.parametrize("live", ["auto", "sse"])
+def test_event_streams_that_end_at_once_are_given_up_or_slowed_down(live: Live) -> None:
+    reader = Reader(URL, "1_0", live)
+    reader.take(answer({"stream-up-to-date": "true", "content-type": "application/json"}, b"[]"))
+    ended = answer({"content-type": "text/event-stream"})
+    steps = read_on(reader, Retry(), lambda: 0.5, lambda: 0.0)
+    seen: list[str] = []
+    result: object = None
+    for _ in range(40):
+        step = steps.send(result)
+        seen.append(type(step).__name__)
+        result = ended if isinstance(step, Open) else None
+        if isinstance(step, Receive):
+            told = seen[-2] == "Receive"
+            result = b"" if told else b'event: control\ndata: {"streamNextOffset":"1_0"}\n\n'
+        if isinstance(step, Send | Pause):
+            break
+    assert seen.count("Open") == 3
+    assert seen[-1] == ("Pause" if live == "sse" else "Send")

@@ -123,14 +123,20 @@ class Reader:
             raise unexpected(answer, f"{calls.content_type_of(answer)}, not text/event-stream")
         return EventReader(self, answer)
 
-    def end_events(self, seconds: float) -> None:
-        """Take note that an event stream ended after so long; too short ones are given up."""
+    def end_events(self, seconds: float) -> bool:
+        """Take note that an event stream ended after so long; tells whether all end too soon.
+
+        Where the choice is left, event streams are given up then.
+        """
         if seconds >= _SHORT_CONNECTION_SECONDS:
             self._short_connections = 0
-            return
+            return False
         self._short_connections += 1
-        if self._short_connections >= _MAX_SHORT_CONNECTIONS and self._live == "auto":
+        if self._short_connections < _MAX_SHORT_CONNECTIONS:
+            return False
+        if self._live == "auto":
             self.give_up_events()
+        return True
 
     def give_up_events(self) -> None:
         """Poll from now on: something between us and the server holds events back."""

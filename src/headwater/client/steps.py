@@ -132,7 +132,10 @@ def _follow_events(
             return
         attempt = 0 if told else attempt
         if failed is None and told:
-            reader.end_events(clock() - began)
+            if reader.end_events(clock() - began) and _wants_events(reader):
+                # Told to use events whatever happens: not without a pause between them.
+                reason = "event streams end as soon as they begin"
+                yield Pause(jitter(), ConnectionLost(request.url, origin_of(request.url), reason))
             continue
         if failed is None:
             reason = "it ended before it told anything"
