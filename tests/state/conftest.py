@@ -1,6 +1,5 @@
-"""The suite is not a test module by name: have its assertions explained all the same."""
+"""The model is not a test module by name: have its assertions explained all the same."""
 
 import pytest
 
-pytest.register_assert_rewrite("tests.suites.state_backend")
 pytest.register_assert_rewrite("tests.state.model")
