@@ -3,6 +3,7 @@
 import json
 import signal
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from headwater.client import Client
 from headwater.runs import calls
 from headwater.runs.events import event_to_wire
 from tests.cli.conftest import Headwater
+from tests.crash.process import DiskServer
 from tests.suites.run_steps import event, numbered, started, step_completed, step_started
 
 
@@ -112,3 +114,21 @@ def test_a_line_that_is_no_event_is_named(headwater: Headwater, run: str) -> Non
     done = headwater.run("runs", "append", run, "-", stdin=b'{"a": 1}\n[2]\n')
     assert done.returncode == 1
     assert b"Line 2" in done.stderr
+
+
+def test_a_backup_brings_the_runs_along(tmp_path: Path, run: str) -> None:
+    server = DiskServer(tmp_path / "data")
+    try:
+        url = f"http://127.0.0.1:{server.port}"
+        with Client(url) as client:
+            client.run(calls.append(url, run, [started(run), step_started("a", run=run)]))
+        done = Headwater(url).ok("backup", str(tmp_path / "data"), str(tmp_path / "copy"))
+        assert "of runs." in done
+    finally:
+        server.kill()
+    server = DiskServer(tmp_path / "copy")
+    try:
+        shown = Headwater(f"http://127.0.0.1:{server.port}").ok("runs", "show", run)
+        assert "▶ a  RUNNING" in shown
+    finally:
+        server.kill()

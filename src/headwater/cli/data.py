@@ -159,8 +159,10 @@ def backup(directory: Path, target: Path, copy: bool) -> None:
 
     A server may run on DIR meanwhile. One that is started on TARGET has every append that was
     acknowledged before the backup began. Segments never change: on the same file system they are
-    shared by hard links.
+    shared by hard links. Runs that are kept beside the streams are copied as well.
     """
+    from headwater.runs.stores.sqlite_schema import copy as copy_runs
+    from headwater.server.runs.service import FILE
     from headwater.storage.disk.backup import backup as run
 
     with _reported("Copying") as progress:
@@ -171,6 +173,10 @@ def backup(directory: Path, target: Path, copy: bool) -> None:
         f"{counted(copied.segments, 'segments')}{shared} with {size_of(copied.segment_bytes)}, "
         f"{size_of(copied.journal_bytes)} of journal, {size_of(copied.catalog_bytes)} of catalog."
     )
+    if (directory / FILE).exists():
+        with _reported("Copying runs"):
+            size = copy_runs(directory / FILE, target / FILE)
+        click.echo(f"Copied {size_of(size)} of runs.")
 
 
 @click.command(short_help="Show the figures of a data directory.")

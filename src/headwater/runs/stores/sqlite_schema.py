@@ -1,6 +1,7 @@
 """The tables of the SQLite store, and the connections to them."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -85,3 +86,16 @@ def _is_new(db: sqlite3.Connection, path: Path) -> bool:
 def unavailable(path: Path, error: sqlite3.Error) -> RunStoreUnavailable:
     """Say what a failure of SQLite means to whoever called."""
     return RunStoreUnavailable(f"'{path}'", str(error))
+
+
+def copy(source: Path, target: Path) -> int:
+    """Copy a file of runs as it is at one moment, while it may be in use; gives its size."""
+    try:
+        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            _is_new(db, source)  # refuses what is no file of runs
+            with closing(sqlite3.connect(target)) as other:
+                other.execute("PRAGMA synchronous = FULL")
+                db.backup(other)
+    except sqlite3.Error as error:
+        raise unavailable(source, error) from error
+    return target.stat().st_size
