@@ -9,21 +9,17 @@ import pytest
 
 from headwater import errors
 from headwater.client import AsyncClient, AsyncWorker, Batch, Client, Live, Retry, Worker
+from tests.support.either import SERVERS, either_server
 from tests.support.faults import FaultyProxy
-from tests.support.peer import PeerProcess
 from tests.support.server import ServerProcess
 
 QUICK = Retry(attempts=5, first_delay=0.01, max_delay=0.05)
 
 
-@pytest.fixture(scope="module", params=["headwater", "node"])
+@pytest.fixture(scope="module", params=SERVERS)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "node":
-        with PeerProcess() as peer:
-            yield peer.url
-    else:
-        with ServerProcess() as server:
-            yield server.url
+    with either_server(request.param) as server:
+        yield server
 
 
 @pytest.fixture

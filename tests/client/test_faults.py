@@ -7,22 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from headwater.client import AsyncClient, AsyncProducer, Client, Live, Producer, Retry
+from tests.support.either import SERVERS, either_server
 from tests.support.faults import FAULTS, FaultyProxy
-from tests.support.peer import PeerProcess
-from tests.support.server import ServerProcess
 
 COUNT = 100_000
 PATIENT = Retry(attempts=60, first_delay=0.002, max_delay=0.05)
 
 
-@pytest.fixture(scope="module", params=["headwater", "node"])
+@pytest.fixture(scope="module", params=SERVERS)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "node":
-        with PeerProcess() as peer:
-            yield peer.url
-    else:
-        with ServerProcess("--sse-duration", "0.5", "--long-poll-timeout", "0.5") as server:
-            yield server.url
+    with either_server(
+        request.param, "--sse-duration", "0.5", "--long-poll-timeout", "0.5"
+    ) as server:
+        yield server
 
 
 def numbers(url: str, path: str) -> list[int]:

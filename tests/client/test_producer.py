@@ -21,19 +21,14 @@ from headwater.client import (
     Retry,
     Stream,
 )
-from tests.support.peer import PeerProcess
+from tests.support.either import SERVERS, either_server
 from tests.support.proxy import Proxy
-from tests.support.server import ServerProcess
 
 
-@pytest.fixture(scope="module", params=["headwater", "node"])
+@pytest.fixture(scope="module", params=SERVERS)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "node":
-        with PeerProcess() as peer:
-            yield peer.url
-    else:
-        with ServerProcess() as server:
-            yield server.url
+    with either_server(request.param) as server:
+        yield server
 
 
 @pytest.fixture

@@ -14,21 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.peer import PeerProcess
-from tests.support.server import ServerProcess
+from tests.support.either import SERVERS, either_server
 
 ADAPTER = Path(__file__).with_name("client_adapter.py")
 Ask = Callable[..., dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["headwater", "node"])
+@pytest.fixture(scope="module", params=SERVERS)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "node":
-        with PeerProcess() as peer:
-            yield peer.url
-    else:
-        with ServerProcess() as server:
-            yield server.url
+    with either_server(request.param) as server:
+        yield server
 
 
 @pytest.fixture
