@@ -18,6 +18,7 @@ class Backend(NamedTuple):
 BACKENDS: Final[dict[str, Backend]] = {
     "memory": Backend("headwater.runs.stores.memory", "MemoryRunStore"),
     "sqlite": Backend("headwater.runs.stores.sqlite", "SqliteRunStore"),
+    "postgresql": Backend("headwater.runs.stores.postgres", "PostgresRunStore", "postgres"),
 }
 """By the scheme of the URL."""
 
