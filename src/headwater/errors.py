@@ -17,6 +17,7 @@
     │   ├── RunNotFound            no such run, or it was deleted
     │   ├── RunDeleted             the run was deleted and takes no more events
     │   ├── RunLogDamaged          a stored event or checkpoint can't be read
+    │   ├── CacheUnavailable       a cache of snapshots can't be used now; the store still can
     │   └── RunStoreUnavailable    the store behind can't be used now; the same call may be repeated
     └── ClientError                a request to a stream server has failed
         ├── ClientClosed           the client was closed, so nothing was sent
@@ -227,6 +228,17 @@ class RunLogDamaged(RunError):
             f"'headwater runs verify {run_id}' says what is left."
         )
         self.run_id = run_id
+
+
+class CacheUnavailable(RunError):
+    """A cache of snapshots can't be used now; the store behind it still can."""
+
+    code = "CACHE_UNAVAILABLE"
+
+    def __init__(self, cache: str, reason: str) -> None:
+        super().__init__(f"The cache at {cache} can't be used now: {reason}. Start it again.")
+        self.cache = cache
+        self.reason = reason
 
 
 class RunStoreUnavailable(RunError):

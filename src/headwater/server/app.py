@@ -23,6 +23,8 @@ from headwater.server.problems import (
     refuse,
 )
 from headwater.server.read import metadata, read
+from headwater.server.runs.routes import RunRoutes
+from headwater.server.runs.service import RunService
 from headwater.server.settings import Settings
 from headwater.server.subscriptions.control import Control
 from headwater.storage.store import Store
@@ -58,6 +60,8 @@ class Application:
         self.context = Context(store, settings, clock, jitter)
         self.fanout = Fanout(self.context)
         self.control = Control(store, settings, clock, jitter)
+        self.run_service = RunService(settings)
+        self._runs = RunRoutes(self.context, self.run_service)
         origin = settings.cors_origin.encode()
         self.common_headers: Headers = [
             (b"x-content-type-options", b"nosniff"),
@@ -87,6 +91,8 @@ class Application:
                 # PROTOCOL 6: no stream has a path below the reserved prefix
                 if method != "OPTIONS" and head.url_path.startswith(self.control.prefix):
                     return await self.control.handle(request)
+                if method != "OPTIONS" and self._runs.is_mine(head.url_path):
+                    return await self._runs.handle(request)
                 return self._elsewhere(path, head)
             if method == "POST":
                 return await append(self.context, path, request)
@@ -127,9 +133,11 @@ class Application:
     async def start(self) -> None:
         """Begin with what happens by itself, once the store is open."""
         await self.control.start()
+        await self.run_service.start()
 
     async def stop(self) -> None:
         """End what happens by itself, before the store is closed."""
+        await self.run_service.stop()
         await self.control.stop()
 
     async def expire(self) -> int:

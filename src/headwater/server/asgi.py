@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from headwater.server.app import Application
-from headwater.server.live import EventStream, Subscriber
+from headwater.server.live import EventStream, Feed
 from headwater.server.messages import Head, Request, Response
 from headwater.server.problems import (
     TOO_LARGE,
@@ -167,7 +167,7 @@ class _Sink:
 
     chunked = False
 
-    def __init__(self, subscriber: Subscriber, limit: int) -> None:
+    def __init__(self, subscriber: Feed, limit: int) -> None:
         self._subscriber = subscriber
         self._limit = limit
         self._frames: list[bytes] = []

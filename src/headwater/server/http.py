@@ -18,7 +18,7 @@ from typing import Final
 from headwater.protocol.framing import Buffer
 from headwater.server.eager import Eager, start
 from headwater.server.incoming import Incoming
-from headwater.server.live import EventStream, Subscriber
+from headwater.server.live import EventStream, Feed
 from headwater.server.messages import Head, Request, Response
 from headwater.server.problems import (
     INTERNAL,
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._held = 0
         """Bytes of the body of the request under way, as they were buffered."""
         self._call: Eager[Response | EventStream] | None = None
-        self._subscriber: Subscriber | None = None
+        self._subscriber: Feed | None = None
         self._refusal: Problem | None = None
         """What is answered behind all requests that have arrived whole."""
         self._starting = False

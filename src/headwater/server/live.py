@@ -41,6 +41,19 @@ class Sink(Protocol):
         """Finish the response after what was written."""
 
 
+class Feed(Protocol):
+    """What sends the frames of an event stream."""
+
+    def start(self, sink: Sink) -> None:
+        """Begin to send: called once the headers are on their way."""
+
+    def resume(self) -> None:
+        """Go on after the sink was full."""
+
+    def stop(self) -> None:
+        """Let go of everything: the connection is gone."""
+
+
 class Frame:
     """The bytes of an event pair, and the same in chunked coding, made once for everybody."""
 
@@ -58,7 +71,7 @@ class EventStream:
 
     status: Final = 200
 
-    def __init__(self, headers: Headers, subscriber: "Subscriber") -> None:
+    def __init__(self, headers: Headers, subscriber: Feed) -> None:
         self.headers = headers
         self.subscriber = subscriber
 

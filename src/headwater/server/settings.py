@@ -30,6 +30,9 @@ class Settings:
         "When an append counts as done: synced to disk, handed to the system, or in memory.",
         choices="fsync os memory",
     )
+    runs_store: str = _setting(
+        "", "Where runs are kept, such as 'sqlite:runs.db'; empty keeps them beside the streams."
+    )
     root: str = _setting("/v1/stream/", "URL path under which the streams live.")
     max_body_bytes: int = _setting(32 * MIB, "Largest request body; more gets 413.", least=1)
     max_header_bytes: int = _setting(

@@ -1,0 +1,396 @@
+"""The projector: follows all runs of a store and keeps their snapshots fresh.
+
+It asks the store which runs have changed, reads what is new of each, and keeps checkpoints, which
+are the materialised snapshots too. After a crash it goes on from them: applying an event twice
+changes nothing. It measures how far behind it is and raises alerts.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from headwater.errors import HeadwaterError, RunLogDamaged
+from headwater.runs import alerts as codes
+from headwater.runs.alerts import Alerts, alert
+from headwater.runs.projection import Health, Progress, Projection
+from headwater.runs.store import PAGE, Checkpoint, RunInfo, RunStore
+from headwater.runs.values import RunSnapshot
+
+log: Final = logging.getLogger("headwater.runs")
+
+_ZERO: Final = timedelta(0)
+
+
+class Resync(StrEnum):
+    """From where a run is projected again."""
+
+    FULL = "FULL"
+    """From its first event."""
+    FROM_SNAPSHOT = "FROM_SNAPSHOT"
+    """From the last checkpoint at or before the contiguous mark."""
+
+
+class Options(Struct, frozen=True):
+    """What a projector can be told."""
+
+    grace_seconds: float = 5.0
+    """How long a missing number may still turn up."""
+    lag_alert_seconds: float = 5.0
+    lag_resync_seconds: float = 10.0
+    resync: Resync = Resync.FROM_SNAPSHOT
+    """How a run is resynced that lags or has a gap."""
+    wait_seconds: float = 1.0
+    """How long to wait for changes before looking anyway."""
+    max_loaded_runs: int = 10_000
+    """Projections kept in memory; the others are loaded from their checkpoints."""
+    concurrency: int = 16
+    """Runs that are read at once."""
+    retry_seconds: float = 0.5
+    """How long to wait after the store could not be used."""
+
+
+class RunLag(Struct, frozen=True):
+    """How far the projection of a run is behind its log."""
+
+    seconds: float
+    """Since the oldest event not yet applied was persisted; 0 when there is none."""
+    events_behind: int
+
+
+class Metrics(Struct, frozen=True):
+    """How the projector is doing, over all runs."""
+
+    lag_seconds: float
+    """The greatest lag of any run, as far as it is known."""
+    events_behind: int
+    runs_behind: int
+    stale_runs: int
+    events_applied: int
+    p50_seconds: float
+    """Of the last 10,000 events: from being persisted to being in a kept snapshot."""
+    p99_seconds: float
+
+
+class _Behind(Struct):
+    """A run that has events which are not applied yet."""
+
+    since: datetime
+    """When the oldest of them was persisted, as far as we know."""
+    last_seq: int
+
+
+class Projector:
+    """Follows a store that is open; `run` it in a task, or `catch_up` by hand."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        options: Options | None = None,
+        *,
+        on_alert: Alerts | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._options = options or Options()
+        self._raise = on_alert or Alerts()
+        self._clock = clock
+        self._mark = ""
+        self._loaded: OrderedDict[str, Projection] = OrderedDict()
+        self._behind: dict[str, _Behind] = {}
+        self._stale: set[str] = set()
+        self._lagging: set[str] = set()
+        self._damaged: dict[str, int] = {}
+        self._applied = 0
+        self._delays: deque[float] = deque(maxlen=10_000)
+        self._stopping = asyncio.Event()
+
+    # Running
+
+    async def run(self) -> None:
+        """Follow the store until `stop` is called; an outage of the store is waited out."""
+        options = self._options
+        while not self._stopping.is_set():
+            try:
+                await self.catch_up()
+            except HeadwaterError as error:
+                log.warning("the run store can't be read; trying again: %s", error)
+                self._check_lag()
+                await self._pause(options.retry_seconds)
+                continue
+            seconds = options.wait_seconds
+            if self._stale:
+                seconds = min(seconds, max(0.01, options.grace_seconds / 10))
+            await self._wait(seconds)
+
+    def stop(self) -> None:
+        """End `run` after what is under way."""
+        self._stopping.set()
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for a change, the end, or some seconds."""
+        waiting = asyncio.ensure_future(self._store.wait(self._mark, seconds))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not waiting.done():
+            waiting.cancel()
+        with suppress(HeadwaterError, asyncio.CancelledError):
+            await waiting  # an outage shows again with the next question
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def catch_up(self) -> int:
+        """Project all that the store has now; says how many events that were.
+
+        The mark moves only behind what is projected and kept: what fails is seen again.
+        """
+        count = 0
+        while True:
+            changes = await self._store.changes(self._mark)
+            wanted = self._note(changes.runs)
+            # A gap may have been filled without the head moving.
+            wanted |= dict.fromkeys(self._stale)
+            count += await self._project(list(wanted))
+            if not changes.runs or changes.mark == self._mark:
+                return count
+            self._mark = changes.mark
+
+    def _note(self, infos: tuple[RunInfo, ...]) -> dict[str, None]:
+        wanted: dict[str, None] = {}
+        for info in infos:
+            if info.deleted:
+                self._forget(info.run_id)
+                continue
+            loaded = self._loaded.get(info.run_id)
+            if loaded is not None and loaded.applied_seq >= info.last_event_seq:
+                continue
+            if self._damaged.get(info.run_id) == info.last_event_seq:
+                continue
+            wanted[info.run_id] = None
+            known = self._behind.get(info.run_id)
+            since = info.updated_at if known is None else known.since
+            self._behind[info.run_id] = _Behind(since, info.last_event_seq)
+        return wanted
+
+    def _forget(self, run_id: str) -> None:
+        self._loaded.pop(run_id, None)
+        self._behind.pop(run_id, None)
+        self._stale.discard(run_id)
+        self._lagging.discard(run_id)
+        self._damaged.pop(run_id, None)
+
+    async def _project(self, run_ids: list[str]) -> int:
+        count = 0
+        size = self._options.concurrency
+        for start in range(0, len(run_ids), size):
+            group = run_ids[start : start + size]
+            done = await asyncio.gather(*map(self._advance, group))
+            moved = [each for each in done if each is not None]
+            await self._store.save_checkpoints([each[0].checkpoint() for each in moved])
+            for projection, persisted in moved:
+                count += len(persisted)
+                self._kept(projection, persisted)
+        return count
+
+    async def _advance(self, run_id: str) -> tuple[Projection, list[datetime]] | None:
+        """Read what is new of a run and apply it; gives it where there is something to keep."""
+        try:
+            projection, persisted, moved = await self._read_on(await self._load(run_id))
+        except RunLogDamaged as error:
+            self._give_up(run_id, error)
+            return None
+        if not moved:
+            self._kept(projection, [])
+            return None
+        return projection, persisted
+
+    async def _read_on(self, projection: Projection) -> tuple[Projection, list[datetime], bool]:
+        """Take in all that the store has of a run: page by page, or whole where there is a gap."""
+        run_id = projection.run_id
+        persisted: list[datetime] = []
+        moved = run_id in self._stale
+        more = True
+        while more:
+            events = await self._store.fetch_events(run_id, projection.read_from, PAGE)
+            more = len(events) == PAGE
+            if more and projection.has_gap:
+                events = [each async for each in self._store.events(run_id, projection.read_from)]
+                more = False
+            now = self._clock()
+            fresh = [each.persisted_at for each in events if each.run_seq > projection.applied_seq]
+            if fresh:
+                known = self._behind.get(run_id)
+                last = events[-1].run_seq
+                newest = last if known is None else max(last, known.last_seq)
+                self._behind[run_id] = _Behind(min(fresh), newest)
+                if self._check_lag_of(run_id, now):
+                    # Far behind: whatever we hold is not trusted, and read again from the store.
+                    projection = await self._reload(run_id)
+                    persisted, more = [], True
+                    continue
+            progress = projection.take(events, now)
+            self._report(projection, progress, now)
+            persisted += fresh
+            moved = moved or bool(progress.applied or progress.given_up)
+        return projection, persisted, moved
+
+    async def _reload(self, run_id: str) -> Projection:
+        """Go back to the checkpoint, or to nothing, as the options say."""
+        checkpoint = None
+        if self._options.resync is Resync.FROM_SNAPSHOT:
+            checkpoint = await self._store.load_checkpoint(run_id)
+        projection = self._loaded[run_id] = self._projection(run_id, checkpoint)
+        projection.health = Health.RESYNCING
+        return projection
+
+    async def _load(self, run_id: str) -> Projection:
+        found = self._loaded.get(run_id)
+        if found is None:
+            checkpoint = await self._store.load_checkpoint(run_id)
+            found = self._loaded[run_id] = self._projection(run_id, checkpoint)
+        self._loaded.move_to_end(run_id)
+        return found
+
+    def _projection(self, run_id: str, checkpoint: Checkpoint | None) -> Projection:
+        return Projection(
+            run_id,
+            checkpoint,
+            gaps_are_final=self._store.gaps_are_final,
+            grace=timedelta(seconds=self._options.grace_seconds),
+        )
+
+    def _kept(self, projection: Projection, persisted: list[datetime]) -> None:
+        """Take note that a projection is in the store."""
+        now = self._clock()
+        run_id = projection.run_id
+        self._applied += len(persisted)
+        self._delays.extend((now - at).total_seconds() for at in persisted)
+        behind = self._behind.get(run_id)
+        if behind is None or behind.last_seq <= projection.applied_seq:
+            self._behind.pop(run_id, None)
+            self._lagging.discard(run_id)
+        if projection.health is Health.LIVE:
+            self._stale.discard(run_id)
+        else:
+            self._stale.add(run_id)
+        while len(self._loaded) > self._options.max_loaded_runs:
+            self._loaded.popitem(last=False)
+
+    def _give_up(self, run_id: str, error: RunLogDamaged) -> None:
+        behind = self._behind.pop(run_id, None)
+        self._forget(run_id)
+        self._damaged[run_id] = behind.last_seq if behind is not None else 0
+        self._raise(alert(codes.RUN_UNREADABLE, run_id, str(error), self._clock()))
+
+    def _report(self, projection: Projection, progress: Progress, now: datetime) -> None:
+        run_id = projection.run_id
+        for gap in progress.opened:
+            what = str(gap.first) if gap.first == gap.last else f"{gap.first} to {gap.last}"
+            text = f"runSeq {what} is missing below {gap.last + 1}; resyncing"
+            self._raise(alert(codes.NON_CONTIGUOUS, run_id, text, now))
+        for gap in progress.given_up:
+            log.info("gap is permanent run=%s from=%d to=%d", run_id, gap.first, gap.last)
+        if progress.late:
+            log.info("late events were put in place run=%s seqs=%s", run_id, progress.late[:20])
+        for invalid in progress.invalid:
+            text = f"{invalid.event_type} with runSeq {invalid.run_seq}: {invalid.reason}"
+            self._raise(alert(codes.INVALID_TRANSITION, run_id, text, now))
+
+    # Resyncing
+
+    async def resync(self, run_id: str, mode: Resync | None = None) -> RunSnapshot | None:
+        """Project a run again; gives its snapshot, or None where it is unknown or deleted.
+
+        It is complete once the watermark has passed what was there: until then it is RESYNCING.
+        """
+        mode = mode or self._options.resync
+        if await self._store.find_run(run_id) is None:
+            self._forget(run_id)
+            return None
+        checkpoint = None
+        if mode is Resync.FROM_SNAPSHOT:
+            checkpoint = await self._store.load_checkpoint(run_id)
+        before = self._loaded.get(run_id)
+        projection = self._projection(run_id, checkpoint)
+        projection.health = Health.RESYNCING
+        self._loaded[run_id] = projection
+        events = [each async for each in self._store.events(run_id, projection.read_from)]
+        progress = projection.take(events, self._clock())
+        if before is None:
+            self._report(projection, progress, self._clock())
+        await self._store.save_checkpoints([projection.checkpoint()])
+        self._kept(projection, [])
+        return projection.snapshot()
+
+    # Measuring
+
+    def health(self, run_id: str) -> Health:
+        """Say whether a run's snapshot can be trusted."""
+        loaded = self._loaded.get(run_id)
+        if loaded is not None:
+            return loaded.health
+        return Health.STALE if run_id in self._stale or run_id in self._damaged else Health.LIVE
+
+    async def lag_of(self, run_id: str) -> RunLag:
+        """Measure how far a run's projection is behind, by asking the store."""
+        loaded = self._loaded.get(run_id)
+        applied = loaded.applied_seq if loaded is not None else 0
+        if loaded is None:
+            checkpoint = await self._store.load_checkpoint(run_id)
+            applied = checkpoint.last_event_seq if checkpoint is not None else 0
+        oldest = await self._store.fetch_events(run_id, applied, 1)
+        if not oldest:
+            return RunLag(0.0, 0)
+        count = 0
+        async for _ in self._store.events(run_id, applied):
+            count += 1
+        seconds = max(_ZERO, self._clock() - oldest[0].persisted_at).total_seconds()
+        return RunLag(seconds, count)
+
+    def metrics(self) -> Metrics:
+        """Say how the projector is doing."""
+        now = self._clock()
+        lags = [max(_ZERO, now - each.since).total_seconds() for each in self._behind.values()]
+        events = 0
+        for run_id, each in self._behind.items():
+            loaded = self._loaded.get(run_id)
+            events += max(0, each.last_seq - (loaded.applied_seq if loaded is not None else 0))
+        delays = sorted(self._delays)
+        return Metrics(
+            max(lags, default=0.0),
+            events,
+            len(self._behind),
+            len(self._stale),
+            self._applied,
+            _percentile(delays, 0.5),
+            _percentile(delays, 0.99),
+        )
+
+    def _check_lag(self) -> None:
+        now = self._clock()
+        for run_id in tuple(self._behind):
+            self._check_lag_of(run_id, now)
+
+    def _check_lag_of(self, run_id: str, now: datetime) -> bool:
+        """Alert once for each time that a run falls behind; says whether it needs a resync."""
+        lag = (now - self._behind[run_id].since).total_seconds()
+        options = self._options
+        if lag > options.lag_alert_seconds and run_id not in self._lagging:
+            self._lagging.add(run_id)
+            text = f"its snapshot is {lag:.1f} s behind; at most {options.lag_alert_seconds:g} s"
+            self._raise(alert(codes.LAG_HIGH, run_id, text, now))
+            return lag > options.lag_resync_seconds
+        return False
+
+
+def _percentile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

@@ -1,0 +1,258 @@
+"""`/v1/runs`: which request does what. The contract's own names, in camelCase."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from headwater.errors import (
+    EventRefused,
+    RunDeleted,
+    RunError,
+    RunNotFound,
+    RunQueryRefused,
+    RunStoreUnavailable,
+)
+from headwater.runs.events import event_to_wire, new_event_from_wire
+from headwater.runs.store import PAGE, RunPage, RunStore
+from headwater.runs.values import RunStatus, snapshot_to_wire
+from headwater.server.context import Context
+from headwater.server.live import EventStream
+from headwater.server.messages import Head, Headers, Request, Response
+from headwater.server.problems import Problem, method_not_allowed, problem_response
+from headwater.server.runs.following import Follower
+from headwater.server.runs.service import RunService
+
+PREFIX: Final = "/v1/runs"
+
+_EVENT_STREAM: Final[Headers] = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_STATUS: Final[dict[type[RunError], tuple[int, str]]] = {
+    EventRefused: (400, "The event is refused"),
+    RunQueryRefused: (400, "The question can't be answered"),
+    RunNotFound: (404, "There is no such run"),
+    RunDeleted: (410, "The run was deleted"),
+    RunStoreUnavailable: (503, "The run store can't be used now"),
+}
+
+Answer = Response | EventStream
+Handler = Callable[[], Awaitable[Answer]]
+
+
+class RunRoutes:
+    """Answers requests for runs."""
+
+    def __init__(self, context: Context, service: RunService) -> None:
+        self._context = context
+        self._service = service
+
+    def is_mine(self, url_path: str) -> bool:
+        """Tell whether a path is one of runs."""
+        return url_path.startswith(PREFIX) and url_path[len(PREFIX) :][:1] in {"", "/"}
+
+    async def handle(self, request: Request) -> Answer:
+        """Answer a request whose path is ours."""
+        behind = request.head.url_path[len(PREFIX) :].strip("/")
+        try:
+            parts = [unquote_to_bytes(part).decode() for part in behind.split("/")]
+            store = await self._service.open()
+            return await self._route(request, store, parts)
+        except UnicodeDecodeError:
+            return problem_response(_no_resource())
+        except RunError as error:
+            return _refuse(error)
+
+    async def _route(self, request: Request, store: RunStore, parts: list[str]) -> Answer:
+        head = request.head
+        match parts:
+            case [""]:
+                return await _by_method(head, GET=lambda: self._list(head, store))
+            case [run_id]:
+                return await _by_method(
+                    head,
+                    GET=lambda: self._show(store, run_id),
+                    DELETE=lambda: self._delete(store, run_id),
+                )
+            case [run_id, "events"]:
+                return await _by_method(
+                    head,
+                    GET=lambda: self._fetch(head, store, run_id),
+                    POST=lambda: self._append(request, store, run_id),
+                )
+            case [run_id, "snapshot"]:
+                return await _by_method(head, GET=lambda: self._snapshot(head, store, run_id))
+            case [run_id, "lag"]:
+                return await _by_method(head, GET=lambda: self._lag(store, run_id))
+        return problem_response(_no_resource())
+
+    # Events
+
+    async def _append(self, request: Request, store: RunStore, run_id: str) -> Answer:
+        try:
+            body = msgspec.json.decode(request.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise EventRefused(f"the body is not JSON ({error})") from None
+        wires = body if isinstance(body, list) else [body]
+        if not wires:
+            raise EventRefused("the array is empty; send at least one event")
+        events = [new_event_from_wire(_of_run(wire, run_id)) for wire in wires]
+        results = [msgspec.to_builtins(each) for each in await store.append_events(events)]
+        return _json(200, results if isinstance(body, list) else results[0])
+
+    async def _fetch(self, head: Head, store: RunStore, run_id: str) -> Answer:
+        live = _parameter(head, "live")
+        if live not in {None, "sse"}:
+            raise RunQueryRefused("live", live, "sse")
+        after = _number(head, "after", 0)
+        if live == "sse":
+            # A browser that comes back says how far it was.
+            last = head.header(b"last-event-id")
+            if last is not None and last.isascii() and last.isdigit():
+                after = max(after, int(last[:18]))
+            await _known(store, run_id)
+            follower = Follower(self._context, self._service, store, run_id, after)
+            return EventStream(list(_EVENT_STREAM), follower)
+        limit = _number(head, "limit", PAGE)
+        events = await store.fetch_events(run_id, after, limit)
+        if not events:
+            await _known(store, run_id)
+        return _json(
+            200,
+            {
+                "events": [event_to_wire(each) for each in events],
+                "lastEventSeq": events[-1].run_seq if events else after,
+                "upToDate": len(events) < limit,
+            },
+        )
+
+    # Snapshots
+
+    async def _snapshot(self, head: Head, store: RunStore, run_id: str) -> Answer:
+        source = _parameter(head, "source") or "latest"
+        if source not in {"latest", "log"}:
+            raise RunQueryRefused("source", source, "latest, or log for a whole replay")
+        if source == "log":
+            return _json(200, snapshot_to_wire(await store.project_snapshot(run_id)))
+        snapshot = await store.get_snapshot(run_id)
+        if snapshot is None:
+            raise RunNotFound(run_id)
+        return _json(200, snapshot_to_wire(snapshot))
+
+    async def _lag(self, store: RunStore, run_id: str) -> Answer:
+        await _known(store, run_id)
+        projector = self._service.projector
+        if projector is None:
+            raise RunStoreUnavailable("this server", "it is not projected yet")
+        lag = await projector.lag_of(run_id)
+        health = projector.health(run_id)
+        return _json(
+            200,
+            {
+                "runId": run_id,
+                "health": health.value,
+                "lagSeconds": lag.seconds,
+                "eventsBehind": lag.events_behind,
+            },
+        )
+
+    # Runs
+
+    async def _list(self, head: Head, store: RunStore) -> Answer:
+        status = _parameter(head, "status")
+        if status is not None and status not in RunStatus.__members__:
+            raise RunQueryRefused("status", status, f"one of {', '.join(RunStatus)}")
+        page: RunPage = await store.list_runs(
+            status=None if status is None else RunStatus(status),
+            created_from=_moment(head, "createdFrom"),
+            created_before=_moment(head, "createdBefore"),
+            after=_parameter(head, "after"),
+            limit=_number(head, "limit", 100),
+        )
+        return _json(200, msgspec.to_builtins(page))
+
+    async def _show(self, store: RunStore, run_id: str) -> Answer:
+        info = await store.find_run(run_id)
+        if info is None:
+            raise RunNotFound(run_id)
+        return _json(200, msgspec.to_builtins(info))
+
+    async def _delete(self, store: RunStore, run_id: str) -> Answer:
+        if not await store.delete_run(run_id):
+            raise RunNotFound(run_id)
+        return Response(204, [])
+
+
+async def _by_method(head: Head, **handlers: Handler) -> Answer:
+    handler = handlers.get("GET" if head.method == "HEAD" else head.method)
+    if handler is None:
+        return problem_response(method_not_allowed(head.method, ", ".join(handlers)))
+    return await handler()
+
+
+async def _known(store: RunStore, run_id: str) -> None:
+    if await store.find_run(run_id) is None:
+        raise RunNotFound(run_id)
+
+
+def _of_run(wire: Any, run_id: str) -> Any:
+    """Fill in the run that the path names; one that says another is refused."""
+    if not isinstance(wire, dict):
+        return wire
+    said = wire.get("runId", run_id)
+    if said != run_id:
+        raise EventRefused(f"its runId is {str(said)[:80]!r}, and the path says '{run_id[:80]}'")
+    return {"runId": run_id, **wire}
+
+
+def _parameter(head: Head, name: str) -> str | None:
+    values = head.parameters.get(name)
+    if values is None:
+        return None
+    if len(values) > 1:
+        raise RunQueryRefused(name, ", ".join(values)[:80], "one value")
+    return values[0]
+
+
+def _number(head: Head, name: str, default: int) -> int:
+    text = _parameter(head, name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise RunQueryRefused(name, text[:80], "a number, 0 or more")
+    return int(text)
+
+
+def _moment(head: Head, name: str) -> datetime | None:
+    text = _parameter(head, name)
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise RunQueryRefused(name, text[:80], "a moment such as 2026-02-11T10:00:00Z")
+    return moment
+
+
+def _json(status: int, value: object) -> Response:
+    headers: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    return Response(status, headers, (msgspec.json.encode(value),))
+
+
+def _refuse(error: RunError) -> Response:
+    for kind, (status, title) in _STATUS.items():
+        if isinstance(error, kind):
+            headers = (("Retry-After", "1"),) if status == 503 else ()
+            return problem_response(Problem(status, error.code, title, str(error), headers))
+    return problem_response(Problem(500, error.code, "The run can't be read", str(error)))
+
+
+def _no_resource() -> Problem:
+    detail = f"Runs live at {PREFIX}, such as {PREFIX}/run-001/events."
+    return Problem(404, "not-found", "Nothing is here", detail)

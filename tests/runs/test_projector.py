@@ -1,0 +1,289 @@
+"""The projector: follows all runs, survives restarts, measures its lag and raises alerts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from headwater.errors import RunStoreUnavailable
+from headwater.runs import RunStatus, RunStore, project
+from headwater.runs.alerts import LAG_HIGH, NON_CONTIGUOUS, Alert, Alerts
+from headwater.runs.events import StoredEvent
+from headwater.runs.projection import Health
+from headwater.runs.projector import Options, Projector, Resync
+from headwater.runs.store import PAGE, Changes
+from headwater.runs.stores.memory import MemoryRunStore
+from headwater.runs.stores.sqlite import SqliteRunStore
+from tests.suites.run_steps import (
+    all_events,
+    append,
+    numbered,
+    started,
+    step_completed,
+    step_started,
+)
+
+
+class LateStore(MemoryRunStore):
+    """A store whose events may be committed after later ones, as with a sequence per run."""
+
+    gaps_are_final = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: set[int] = set()
+        self.down = False
+        self.fetches: list[int] = []
+
+    async def fetch_events(
+        self, run_id: str, after_seq: int = 0, limit: int = PAGE
+    ) -> list[StoredEvent]:
+        self.fetches.append(after_seq)
+        found = await super().fetch_events(run_id, after_seq, limit)
+        return [each for each in found if each.run_seq not in self.hidden]
+
+    async def changes(self, mark: str = "", limit: int = PAGE) -> Changes:
+        if self.down:
+            raise RunStoreUnavailable("here", "it is down")
+        return await super().changes(mark, limit)
+
+
+def over(store: RunStore, scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run a scenario over an open store."""
+
+    async def run() -> None:
+        async with store:
+            await asyncio.wait_for(scenario(), 60)
+
+    asyncio.run(run())
+
+
+def test_every_run_is_materialised(tmp_path: Path) -> None:
+    for store in (MemoryRunStore(), SqliteRunStore(tmp_path / "runs.db")):
+
+        async def scenario(store: RunStore = store) -> None:
+            for number in range(40):
+                await append(store, started(f"r{number}"), *numbered(3, run=f"r{number}"))
+            projector = Projector(store)
+            assert await projector.catch_up() == 160
+            assert await projector.catch_up() == 0
+            for number in range(40):
+                kept = await store.load_checkpoint(f"r{number}")
+                assert kept is not None
+                assert kept.snapshot == await store.project_snapshot(f"r{number}")
+            metrics = projector.metrics()
+            assert (metrics.events_behind, metrics.lag_seconds, metrics.stale_runs) == (0, 0, 0)
+            assert metrics.events_applied == 160
+
+        over(store, scenario)
+
+
+def test_it_follows_live_and_stops_when_told() -> None:
+    store = MemoryRunStore()
+
+    async def scenario() -> None:
+        projector = Projector(store)
+        task = asyncio.create_task(projector.run())
+        for number in range(30):
+            await append(store, *numbered(2, first=number * 2))
+            await asyncio.sleep(0.005)
+        await until(lambda: projector.metrics().events_applied == 60)
+        kept = await store.load_checkpoint("run-001")
+        assert kept is not None
+        assert kept.last_event_seq == 60
+        projector.stop()
+        await asyncio.wait_for(task, 5)
+
+    over(store, scenario)
+
+
+def test_a_run_of_many_pages_is_projected_page_by_page() -> None:
+    store = MemoryRunStore()
+
+    async def scenario() -> None:
+        await append(store, *numbered(PAGE * 2 + 7))
+        projector = Projector(store)
+        assert await projector.catch_up() == PAGE * 2 + 7
+
+    over(store, scenario)
+
+
+def test_a_late_event_is_found_and_its_gap_alerted_once() -> None:
+    store = LateStore()
+    alerts: list[Alert] = []
+
+    async def scenario() -> None:
+        projector = Projector(store, on_alert=Alerts(alerts.append))
+        await append(store, started(), step_started("a"), step_completed("a"), *numbered(2))
+        store.hidden = {2}
+        await projector.catch_up()
+        assert projector.health("run-001") is Health.STALE
+        await projector.catch_up()
+        assert [each.code for each in alerts].count(NON_CONTIGUOUS) == 1
+        assert projector.metrics().stale_runs == 1
+        store.hidden = set()
+        await projector.catch_up()
+        assert projector.health("run-001") is Health.LIVE
+        kept = await store.load_checkpoint("run-001")
+        assert kept is not None
+        assert kept.snapshot == project("run-001", await all_events(store))
+        assert not kept.stale
+
+    over(store, scenario)
+
+
+def test_a_gap_that_stays_is_given_up_after_the_grace_period() -> None:
+    store = LateStore()
+
+    async def scenario() -> None:
+        projector = Projector(store, Options(grace_seconds=0.2))
+        task = asyncio.create_task(projector.run())
+        await append(store, *numbered(5))
+        store.hidden = {3}
+        await until(lambda: projector.health("run-001") is Health.STALE)
+        await until(lambda: projector.health("run-001") is Health.LIVE)
+        kept = await store.load_checkpoint("run-001")
+        assert kept is not None
+        assert kept.contiguous_seq == 5
+        projector.stop()
+        await task
+
+    over(store, scenario)
+
+
+def test_another_projector_goes_on_from_the_checkpoints() -> None:
+    store = LateStore()
+
+    async def scenario() -> None:
+        await append(store, *numbered(10))
+        await Projector(store).catch_up()
+        await append(store, *numbered(5, first=11))
+        store.fetches.clear()
+        assert await Projector(store).catch_up() == 5
+        assert store.fetches == [10]
+
+    over(store, scenario)
+
+
+def test_few_loaded_runs_are_enough() -> None:
+    store = MemoryRunStore()
+
+    async def scenario() -> None:
+        projector = Projector(store, Options(max_loaded_runs=2))
+        for turn in range(3):
+            for number in range(10):
+                await append(store, *numbered(2, run=f"r{number}", first=turn * 2 + 1))
+            assert await projector.catch_up() == 20
+
+    over(store, scenario)
+
+
+def test_a_deleted_run_is_forgotten() -> None:
+    store = MemoryRunStore()
+
+    async def scenario() -> None:
+        projector = Projector(store)
+        await append(store, started())
+        await projector.catch_up()
+        await store.delete_run("run-001")
+        await projector.catch_up()
+        assert await store.get_snapshot("run-001") is None
+        assert await projector.resync("run-001") is None
+
+    over(store, scenario)
+
+
+def test_a_lag_is_measured_alerted_and_resynced() -> None:
+    moment = [datetime.now(UTC)]
+    store = MemoryRunStore(clock=lambda: moment[0])
+    alerts: list[Alert] = []
+
+    async def scenario() -> None:
+        projector = Projector(store, on_alert=Alerts(alerts.append), clock=lambda: moment[0])
+        await append(store, *numbered(3))
+        moment[0] += timedelta(seconds=4)
+        await append(store, *numbered(2, first=4))
+        moment[0] += timedelta(seconds=2)
+        lag = await projector.lag_of("run-001")
+        assert (lag.seconds, lag.events_behind) == (6.0, 5)
+        await projector.catch_up()
+        assert [each.code for each in alerts] == [LAG_HIGH]
+        assert alerts[0].priority == "P2"
+        lag = await projector.lag_of("run-001")
+        assert (lag.seconds, lag.events_behind) == (0.0, 0)
+        # Once it has caught up, falling behind again is told again; far behind, it resyncs.
+        await append(store, *numbered(1, first=6))
+        moment[0] += timedelta(seconds=11)
+        await projector.catch_up()
+        assert [each.code for each in alerts] == [LAG_HIGH, LAG_HIGH]
+        assert projector.health("run-001") is Health.LIVE
+        kept = await store.load_checkpoint("run-001")
+        assert kept is not None
+        assert kept.last_event_seq == 6
+
+    over(store, scenario)
+
+
+def test_an_outage_of_the_store_is_waited_out_and_alerted() -> None:
+    store = LateStore()
+
+    async def scenario() -> None:
+        projector = Projector(store, Options(retry_seconds=0.02))
+        store.down = True
+        task = asyncio.create_task(projector.run())
+        await append(store, started())
+        await asyncio.sleep(0.1)
+        assert projector.metrics().events_applied == 0
+        store.down = False
+        await until(lambda: projector.metrics().events_applied == 1)
+        projector.stop()
+        await task
+
+    over(store, scenario)
+
+
+def test_both_ways_to_resync_give_the_same_snapshot() -> None:
+    store = LateStore()
+
+    async def scenario() -> None:
+        projector = Projector(store, Options(grace_seconds=0))
+        await append(store, started(), step_started("a"), step_completed("a"), *numbered(2))
+        store.hidden = {2}
+        await projector.catch_up()
+        await projector.catch_up()
+        assert projector.health("run-001") is Health.LIVE  # given up: the grace period is over
+        store.hidden = set()
+        # What came after that is found by starting over, and only so.
+        half = await projector.resync("run-001", Resync.FROM_SNAPSHOT)
+        whole = await projector.resync("run-001", Resync.FULL)
+        assert whole == project("run-001", await all_events(store))
+        assert half != whole
+        kept = await store.load_checkpoint("run-001")
+        assert kept is not None
+        assert kept.snapshot == whole
+        assert kept.snapshot.status is RunStatus.RUNNING
+
+    over(store, scenario)
+
+
+def test_a_callback_that_fails_stops_nothing() -> None:
+    store = MemoryRunStore()
+
+    def fail(_: Alert) -> None:
+        raise ValueError("no")
+
+    async def scenario() -> None:
+        projector = Projector(store, on_alert=Alerts(fail))
+        await append(store, step_completed("never-started"))
+        assert await projector.catch_up() == 1
+
+    over(store, scenario)
+
+
+async def until(check: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    for _ in range(500):
+        if check():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to hold")
