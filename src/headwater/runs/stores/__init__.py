@@ -19,6 +19,12 @@ BACKENDS: Final[dict[str, Backend]] = {
     "memory": Backend("headwater.runs.stores.memory", "MemoryRunStore"),
     "sqlite": Backend("headwater.runs.stores.sqlite", "SqliteRunStore"),
     "postgresql": Backend("headwater.runs.stores.postgres", "PostgresRunStore", "postgres"),
+    "postgresql+sequence": Backend(
+        "headwater.runs.stores.postgres_sequence", "PostgresSequenceRunStore", "postgres"
+    ),
+    "postgresql+redis": Backend(
+        "headwater.runs.stores.postgres_redis", "PostgresRedisRunStore", "postgres,redis"
+    ),
 }
 """By the scheme of the URL."""
 

@@ -9,24 +9,19 @@ for the server two times, once to learn where the run stands and once for the co
 """
 
 import asyncio
-import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-import psycopg
-from psycopg import AsyncConnection, IsolationLevel, errors
-from psycopg_pool import AsyncConnectionPool
+from psycopg import AsyncConnection, AsyncCursor, errors
 
 from headwater.errors import (
     RunDeleted,
     RunQueryRefused,
-    RunStoreUnavailable,
     SettingsError,
-    StoreNotOpen,
 )
 from headwater.runs.events import Document, StoredEvent, instant_of, instant_text, stored_event
 from headwater.runs.reducer import status_after
@@ -46,26 +41,17 @@ from headwater.runs.store import (
     parse_cursor,
 )
 from headwater.runs.stores.postgres_changes import CHANGES, ChangeMark
-from headwater.runs.stores.postgres_schema import prepare
+from headwater.runs.stores.postgres_connections import Connections
 from headwater.runs.values import RunStatus
 
-T = TypeVar("T")
-
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
-_CONNECT_SECONDS: Final = 10
-_BUSY_SECONDS: Final = 30.0
-"""How long a call waits for a free connection."""
-_ATTEMPTS: Final = 50
-_TO_REPEAT: Final = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
-"""What says that another transaction was in the way and nothing of ours was written."""
-
 _COLUMNS: Final = "run_id, status, last_seq, created_at, updated_at, deleted"
 # NO KEY UPDATE keeps other appends out, and lets checkpoints through.
 _LOCK_HEAD: Final = """
     SELECT number, status, last_seq, deleted, clock_timestamp() FROM runs
     WHERE run_id = %s FOR NO KEY UPDATE
 """
-_NEW_RUN: Final = """
+NEW_RUN: Final = """
     INSERT INTO runs (run_id, status, last_seq, created_at, updated_at, changed)
     SELECT %s, 'PENDING', 0, at, at, pg_current_xact_id() FROM (SELECT clock_timestamp() AS at)
     ON CONFLICT (run_id) DO NOTHING RETURNING number, status, last_seq, deleted, created_at
@@ -128,13 +114,7 @@ class PostgresRunStore(RunStore):
             raise SettingsError("schema", schema, "small letters, digits and _")
         if connections < 1:
             raise SettingsError("connections", connections, "1 or more")
-        self._url = url
-        self._schema = schema
-        self._connections = connections
-        parts = urlsplit(url)
-        self._name = f"{parts.hostname or 'the local PostgreSQL'}{parts.path}, schema {schema}"
-        self._pool: AsyncConnectionPool | None = None
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._db = Connections(url, schema, connections)
         self._news = asyncio.Event()
         self.installation = ""
         """An id of this schema, known once it is open."""
@@ -172,39 +152,11 @@ class PostgresRunStore(RunStore):
         return given
 
     async def open(self) -> None:
-        if self._pool is not None:
-            return
-        try:
-            conninfo = psycopg.conninfo.make_conninfo(self._url, connect_timeout=_CONNECT_SECONDS)
-            known = psycopg.conninfo.conninfo_to_dict(conninfo).get("options") or ""
-            conninfo = psycopg.conninfo.make_conninfo(
-                conninfo, options=f"{known} -c search_path={self._schema}".strip()
-            )
-        except psycopg.Error as error:
-            raise SettingsError("run store", self._name, f"a URL of PostgreSQL ({error})") from None
-        try:
-            async with await AsyncConnection.connect(conninfo, autocommit=True) as db:
-                self.installation = await prepare(db, self._schema, self.kind)
-        except psycopg.Error as error:
-            raise self._unavailable(error) from error
-        pool = AsyncConnectionPool(
-            conninfo,
-            min_size=1,
-            max_size=self._connections,
-            kwargs={"autocommit": True},
-            configure=_configure,
-            open=False,
-        )
-        await pool.open()
-        self._pool = pool
+        if not self._db.is_open:
+            self.installation = await self._db.open(self.kind)
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        if self._calls:
-            await asyncio.wait(self._calls)
-        await pool.close()
+        await self._db.close()
 
     # Appending
 
@@ -215,7 +167,7 @@ class PostgresRunStore(RunStore):
             async with db.pipeline(), db.transaction():
                 return await self._append_in(db, run_id, documents, keys)
 
-        results = await self._write(append)
+        results = await self._db.write(append)
         self._tell()
         return results
 
@@ -228,7 +180,7 @@ class PostgresRunStore(RunStore):
         head = await head_of(locked, run_id)
         if head is None:
             # Whoever creates the same run meanwhile is waited for, and then their row is found.
-            head = await head_of(await db.execute(_NEW_RUN, (run_id,)), run_id)
+            head = await head_of(await db.execute(NEW_RUN, (run_id,)), run_id)
             if head is None:
                 head = await head_of(await db.execute(_LOCK_HEAD, (run_id,)), run_id)
                 asked = await db.execute(KNOWN_KEYS, (run_id, keys))
@@ -272,7 +224,7 @@ class PostgresRunStore(RunStore):
                 await self._forget_numbers(db, run_id, row[0])
                 return True
 
-        deleted = await self._write(delete)
+        deleted = await self._db.write(delete)
         self._tell()
         return deleted
 
@@ -301,36 +253,10 @@ class PostgresRunStore(RunStore):
                 )
                 await self._save_status(db, rows)
 
-        await self._write(save)
+        await self._db.write(save)
 
     async def _save_status(self, db: AsyncConnection, checkpoints: list[Checkpoint]) -> None:
         """Take over the status of checkpoints, where appends can't tell it."""
-
-    async def _write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        """Do a transaction to its end, also when whoever asked has gone; again if it was in the way
-        of another one."""
-        if self._pool is None:
-            raise StoreNotOpen
-        call = asyncio.ensure_future(self._repeat(work))
-        self._calls.add(call)
-        call.add_done_callback(self._done)
-        return await asyncio.shield(call)
-
-    def _done(self, call: asyncio.Task[Any]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # it was told to whoever waits; if nobody does, that is no news
-
-    async def _repeat(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        for attempt in range(_ATTEMPTS):
-            try:
-                async with self._connection() as db:
-                    return await work(db)
-            except _TO_REPEAT as error:
-                if attempt == _ATTEMPTS - 1:
-                    raise self._unavailable(error) from error
-            await asyncio.sleep(random.random() * 0.002 * (attempt + 1))
-        raise AssertionError
 
     def _tell(self) -> None:
         self._news.set()
@@ -342,14 +268,14 @@ class PostgresRunStore(RunStore):
         self, run_id: str, after_seq: int = 0, limit: int = PAGE
     ) -> list[StoredEvent]:
         check_page(after_seq, limit)
-        rows = await self._read(_FETCH, run_id, after_seq, limit)
+        rows = await self._db.read(_FETCH, run_id, after_seq, limit)
         return [
             stored_event(run_id, body.encode(), run_seq, instant_text(at))
             for body, run_seq, at in rows
         ]
 
     async def find_run(self, run_id: str) -> RunInfo | None:
-        rows = await self._read(
+        rows = await self._db.read(
             f"SELECT {_COLUMNS} FROM runs WHERE run_id = %s AND NOT deleted",  # noqa: S608 - ours
             run_id,
         )
@@ -380,7 +306,7 @@ class PostgresRunStore(RunStore):
             where.append("(created_at, run_id) < (%s, %s)")
             at, run_id = parse_cursor(after)
             values += [_moment(at, after), run_id]
-        rows = await self._read(
+        rows = await self._db.read(
             f"SELECT {_COLUMNS} FROM runs WHERE {' AND '.join(where)} "  # noqa: S608 - ours
             "ORDER BY created_at DESC, run_id DESC LIMIT %s",
             *values,
@@ -393,7 +319,7 @@ class PostgresRunStore(RunStore):
     async def changes(self, mark: str = "", limit: int = PAGE) -> Changes:
         check_limit(limit)
         before = ChangeMark.parse(mark)
-        rows = await self._read(CHANGES, *before.values(), limit)
+        rows = await self._db.read(CHANGES, *before.values(), limit)
         found = [row for row in rows if row[3] is not None]
         cut_at = (found[-1][1], found[-1][2]) if len(found) == limit else None
         after = before.behind(rows[0][0], cut_at)
@@ -407,40 +333,15 @@ class PostgresRunStore(RunStore):
             await asyncio.wait_for(news.wait(), min(seconds, self.poll_seconds))
 
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
-        rows = await self._read(
+        rows = await self._db.read(
             "SELECT document::text FROM checkpoints "
             "WHERE run = (SELECT number FROM runs WHERE run_id = %s)",
             run_id,
         )
         return checkpoint_from_json(run_id, rows[0][0]) if rows else None
 
-    async def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        async with self._connection() as db:
-            return await (await db.execute(statement.encode(), values)).fetchall()
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AsyncConnection]:
-        if self._pool is None:
-            raise StoreNotOpen
-        try:
-            async with self._pool.connection(_BUSY_SECONDS) as db:
-                yield db
-        except _TO_REPEAT:
-            raise
-        except psycopg.Error as error:
-            raise self._unavailable(error) from error
-
-    def _unavailable(self, error: Exception) -> RunStoreUnavailable:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return RunStoreUnavailable(self._name, reason)
-
-
-async def _configure(db: AsyncConnection) -> None:
-    # The keys are asked for behind the lock: a snapshot from before it would not show them all.
-    await db.set_isolation_level(IsolationLevel.READ_COMMITTED)
-
-
-async def head_of(cursor: psycopg.AsyncCursor[Any], run_id: str) -> Head | None:
+async def head_of(cursor: AsyncCursor[Any], run_id: str) -> Head | None:
     """Read the row of a run that takes events; raises `RunDeleted`, None where there is none."""
     row = await cursor.fetchone()
     if row is None:
@@ -457,7 +358,7 @@ def info_of(
     last_seq: int,
     created_at: datetime,
     updated_at: datetime,
-    deleted: bool,  # noqa: FBT001 - a column
+    deleted: bool,
 ) -> RunInfo:
     """Make the info of a row."""
     return RunInfo(

@@ -1,0 +1,20 @@
+"""Engines that tests ask for by name: started by the first that does, stopped at the end."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.engines.postgres import Postgres, start_postgres
+from tests.support.engines.redis import Redis, start_redis
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with start_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    with start_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
