@@ -11,6 +11,7 @@ from headwater.cli.delete import delete
 from headwater.cli.fork import fork
 from headwater.cli.head import head
 from headwater.cli.read import read
+from headwater.cli.runs import runs
 from headwater.cli.serve import serve
 from headwater.cli.subscriptions import keys, subscriptions
 
@@ -44,7 +45,7 @@ def main() -> None:
 
 for command in (
     *(serve, create, append, read, head, close, fork, delete),
-    *(subscriptions, keys),
+    *(subscriptions, keys, runs),
     *(info, check, repair, backup),
 ):
     main.add_command(command)

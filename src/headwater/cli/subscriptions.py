@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from headwater.client import Client
 
 
-class _InOrder(click.Group):
+class InOrder(click.Group):
+    """Lists its commands in the order in which they were added."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.commands)
 
 
 @contextmanager
-def _connected(name: str, url: str) -> Iterator["Client"]:
+def connected(name: str, url: str) -> Iterator["Client"]:
+    """Open a client for a block, and turn what fails in it into one sentence."""
     from headwater.client.messages import origin_of
 
     try:
@@ -30,7 +33,7 @@ def _connected(name: str, url: str) -> Iterator["Client"]:
         yield client
 
 
-@click.group(cls=_InOrder)
+@click.group(cls=InOrder)
 def subscriptions() -> None:
     """List, show, create and delete subscriptions."""
 
@@ -43,7 +46,7 @@ def list_(url: str) -> None:
 
     count = 0
     after: str | None = ""
-    with _connected("", url) as client:
+    with connected("", url) as client:
         while after is not None:
             page = client.run(calls.page(url, after))
             for item in page.subscriptions:
@@ -65,7 +68,7 @@ def show(subscription: str, as_json: bool, url: str) -> None:
 
     from headwater.client import subscriptions as calls
 
-    with _connected(subscription, url) as client:
+    with connected(subscription, url) as client:
         found = client.run(calls.show(url, subscription))
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
@@ -131,7 +134,7 @@ def create(
         config["wake_stream"] = wake_stream
     else:
         config["webhook"] = {"url": webhook}
-    with _connected(subscription, url) as client:
+    with connected(subscription, url) as client:
         made, new = client.run(calls.create(url, subscription, config))
     what = "Created" if new else "Confirmed"
     count = len(made["streams"])
@@ -145,7 +148,7 @@ def delete(subscription: str, url: str) -> None:
     """Delete a subscription: whoever still works for it can't ack any more."""
     from headwater.client import subscriptions as calls
 
-    with _connected(subscription, url) as client:
+    with connected(subscription, url) as client:
         client.run(calls.delete(url, subscription))
     click.echo(f"Deleted subscription {subscription}.")
 
@@ -164,7 +167,7 @@ def rotate(url: str) -> None:
     """
     from headwater.client import subscriptions as calls
 
-    with _connected("", url) as client:
+    with connected("", url) as client:
         rotated = client.run(calls.rotate_keys(url))
     old = len(rotated["published"]) - 1
     click.echo(f"Webhooks are signed with {rotated['kid']} now; {old} old keys stay published.")
