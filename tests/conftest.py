@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.engines.dynamodb import Dynamo, start_dynamodb
 from tests.support.engines.postgres import Postgres, start_postgres
 from tests.support.engines.redis import Redis, start_redis
 
@@ -17,4 +18,10 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
     with start_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
+    with start_dynamodb(tmp_path_factory.mktemp("dynamodb")) as server:
         yield server

@@ -25,6 +25,7 @@ BACKENDS: Final[dict[str, Backend]] = {
     "postgresql+redis": Backend(
         "headwater.runs.stores.postgres_redis", "PostgresRedisRunStore", "postgres,redis"
     ),
+    "dynamodb": Backend("headwater.runs.stores.dynamodb", "DynamoRunStore", "dynamodb"),
 }
 """By the scheme of the URL."""
 
