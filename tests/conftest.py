@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.engines.dynamodb import Dynamo, start_dynamodb
+from tests.support.engines.memcached import start_memcached
 from tests.support.engines.postgres import Postgres, start_postgres
 from tests.support.engines.redis import Redis, start_redis
 
@@ -25,3 +26,9 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
     with start_dynamodb(tmp_path_factory.mktemp("dynamodb")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def memcached_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with start_memcached(tmp_path_factory.mktemp("memcached")) as url:
+        yield url

@@ -48,7 +48,9 @@ def _environment() -> Path:
                 [sys.executable, "-m", "venv", "--clear", folder],
                 [*pip, "install", "--quiet", "--require-hashes", "-r", REQUIREMENTS],
             ):
-                done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+                done = subprocess.run(
+                    list(map(str, command)), capture_output=True, text=True, check=False
+                )
                 if done.returncode:
                     pytest.fail(f"ministack can't be installed:\n{done.stderr[-2000:]}")
             made.write_text(REQUIREMENTS.read_text())

@@ -1,7 +1,7 @@
 """A cache of snapshots in Memcached.
 
 It counts whole seconds, so an entry may stay there up to a second longer than it was asked to;
-whoever takes it looks at its age. Keys have at most 250 bytes without spaces, so run ids are hashed.
+whoever takes it looks at its age. Keys have at most 250 bytes and no spaces, so run ids are hashed.
 """
 
 import asyncio

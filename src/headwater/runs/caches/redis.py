@@ -41,10 +41,10 @@ class RedisCache(SnapshotCache):
 
     async def get(self, run_id: str) -> bytes | None:
         try:
-            found: bytes | None = await self._server().get(self._prefix + run_id)
+            found = await self._server().get(self._prefix + run_id)
         except (RedisError, OSError) as error:
             raise CacheUnavailable("Redis", str(error)) from error
-        return found
+        return found.encode() if isinstance(found, str) else found
 
     async def set(self, run_id: str, document: bytes, seconds: float) -> None:
         try:
