@@ -8,6 +8,7 @@ from tests.support.engines.dynamodb import Dynamo, start_dynamodb
 from tests.support.engines.memcached import start_memcached
 from tests.support.engines.postgres import Postgres, start_postgres
 from tests.support.engines.redis import Redis, start_redis
+from tests.support.engines.snowflake import Snowflake, start_snowflake
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,9 @@ def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 def memcached_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with start_memcached(tmp_path_factory.mktemp("memcached")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def snowflake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snowflake]:
+    with start_snowflake(tmp_path_factory.mktemp("snowflake")) as server:
+        yield server

@@ -26,6 +26,7 @@ BACKENDS: Final[dict[str, Backend]] = {
         "headwater.runs.stores.postgres_redis", "PostgresRedisRunStore", "postgres,redis"
     ),
     "dynamodb": Backend("headwater.runs.stores.dynamodb", "DynamoRunStore", "dynamodb"),
+    "snowflake": Backend("headwater.runs.stores.snowflake", "SnowflakeRunStore", "snowflake"),
 }
 """By the scheme of the URL."""
 
