@@ -9,6 +9,7 @@ from tests.support.engines.memcached import start_memcached
 from tests.support.engines.postgres import Postgres, start_postgres
 from tests.support.engines.redis import Redis, start_redis
 from tests.support.engines.snowflake import Snowflake, start_snowflake
+from tests.support.engines.temporal import start_temporal
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +40,9 @@ def memcached_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def snowflake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snowflake]:
     with start_snowflake(tmp_path_factory.mktemp("snowflake")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def temporal_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with start_temporal(tmp_path_factory.mktemp("temporal")) as address:
+        yield address

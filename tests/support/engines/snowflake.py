@@ -42,7 +42,9 @@ class Snowflake:
             port=urlsplit(self.url).port,
             protocol="http",
         ) as connection:
-            rows: list[tuple[object, ...]] = connection.cursor().execute(statement).fetchall()
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            rows: list[tuple[object, ...]] = cursor.fetchall()
             return rows
 
 

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from headwater.errors import RunDeleted, RunError, StoreNotOpen
@@ -119,9 +120,7 @@ class SnowflakeRunStore(RunStore):
                 group = self._waiting[:_MAX_GROUP]
                 del self._waiting[:_MAX_GROUP]
                 try:
-                    outcomes = await self._sessions.run(
-                        lambda session, group=group: _append_group(session, group)
-                    )
+                    outcomes = await self._sessions.run(partial(_append_group, group))
                 except RunError as error:
                     outcomes = [error] * len(group)
                 self._tell()
@@ -258,7 +257,7 @@ def _runs(session: Session, run_ids: Iterable[str]) -> dict[str, _Run]:
     return {row[0]: _Run(*row) for row in rows}
 
 
-def _append_group(session: Session, group: Sequence[_Call]) -> list[list[AppendResult] | RunError]:
+def _append_group(group: Sequence[_Call], session: Session) -> list[list[AppendResult] | RunError]:
     return _locked(session, lambda clock: _append_locked(session, group, clock))
 
 

@@ -142,7 +142,7 @@ class Sessions:
         if threads is not None:
             await asyncio.to_thread(threads.shutdown)
             idle, self._idle = self._idle, []
-            await asyncio.to_thread(lambda: [session.close() for session in idle])
+            await asyncio.gather(*(asyncio.to_thread(session.close) for session in idle))
 
     async def run(self, work: Callable[[Session], T]) -> T:
         """Do something with a session; it goes on when whoever asked has gone."""
