@@ -24,7 +24,9 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in BLOCK.finditer((ROOT / page).read_text())]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quick-start.md", "docs/subscriptions.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/quick-start.md", "docs/runs.md", "docs/subscriptions.md"]
+)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     parts = blocks(page)
     assert any(language == "bash" for language, _ in parts)

@@ -31,7 +31,7 @@ class Alert(Value, frozen=True):
     run_id: str
     message: str
     raised_at: Instant
-    priority: str = "P3"
+    priority: str
 
 
 def alert(code: str, run_id: str, message: str, now: datetime) -> Alert:

@@ -18,6 +18,8 @@ class Backend(NamedTuple):
 BACKENDS: Final[dict[str, Backend]] = {
     "memory": Backend("headwater.runs.stores.memory", "MemoryRunStore"),
     "sqlite": Backend("headwater.runs.stores.sqlite", "SqliteRunStore"),
+    "streams+http": Backend("headwater.runs.stores.streams", "StreamRunStore"),
+    "streams+https": Backend("headwater.runs.stores.streams", "StreamRunStore"),
     "postgresql": Backend("headwater.runs.stores.postgres", "PostgresRunStore", "postgres"),
     "postgresql+sequence": Backend(
         "headwater.runs.stores.postgres_sequence", "PostgresSequenceRunStore", "postgres"

@@ -258,15 +258,26 @@ def _runs(session: Session, run_ids: Iterable[str]) -> dict[str, _Run]:
 
 
 def _append_group(group: Sequence[_Call], session: Session) -> list[list[AppendResult] | RunError]:
-    return _locked(session, lambda clock: _append_locked(session, group, clock))
+    # Retries are answered without the lock: what is known stays so, or its run is deleted.
+    known = _known(session, group)
+    answers = [_duplicates(call, known) for call in group]
+    left = [call for call, answer in zip(group, answers, strict=True) if answer is None]
+    written = iter(_locked(session, partial(_append_locked, session, left)) if left else ())
+    return [next(written) if answer is None else answer for answer in answers]
+
+
+def _duplicates(call: _Call, known: dict[tuple[str, str], int]) -> list[AppendResult] | None:
+    """Answer a call all of whose keys are there; None where one is not."""
+    numbers = [known.get((call.run_id, each.idempotency_key)) for each in call.documents]
+    found = [number for number in numbers if number is not None]
+    return list(map(AppendResult.duplicate, found)) if len(found) == len(numbers) else None
 
 
 def _append_locked(
     session: Session, group: Sequence[_Call], clock: int
 ) -> list[list[AppendResult] | RunError]:
     runs = _runs(session, {call.run_id for call in group})
-    keys = {(call.run_id, each.idempotency_key) for call in group for each in call.documents}
-    known = _known(session, keys)
+    known = _known(session, group)
     now = instant_text(datetime.now(UTC))
     outcomes: list[list[AppendResult] | RunError] = []
     new: list[tuple[object, ...]] = []
@@ -300,9 +311,10 @@ def _append_locked(
     return outcomes
 
 
-def _known(session: Session, keys: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    names = sorted({run_id for run_id, _ in keys})
-    wanted = sorted({key for _, key in keys})
+def _known(session: Session, group: Sequence[_Call]) -> dict[tuple[str, str], int]:
+    """Look up the keys of calls; some of another run may come along."""
+    names = sorted({call.run_id for call in group})
+    wanted = sorted({each.idempotency_key for call in group for each in call.documents})
     rows = session.ask(
         "SELECT run_id, idempotency_key, run_seq FROM events "  # noqa: S608 - only marks
         f"WHERE run_id IN ({', '.join('?' * len(names))}) "

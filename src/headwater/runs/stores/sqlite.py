@@ -75,7 +75,9 @@ class SqliteRunStore(RunStore):
         self._writer: sqlite3.Connection
         self._reader: sqlite3.Connection
         self._waiting: list[tuple[Job, asyncio.Future[Any]]] = []
-        self._commits: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        """Whether nothing is being committed."""
+        self._idle.set()
         self._news = asyncio.Event()
 
     @classmethod
@@ -119,13 +121,16 @@ class SqliteRunStore(RunStore):
         if writing is None or reading is None:
             return
         self._writing = self._reading = None
-        while self._commits is not None:
-            await asyncio.wait({self._commits})
+        await self._idle.wait()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(reading, self._reader.close)
         await loop.run_in_executor(writing, self._writer.close)
         writing.shutdown()
         reading.shutdown()
+
+    def limit_pages(self, pages: int) -> None:
+        """Let the file grow to so many pages at most; more is refused as a full disk is."""
+        self._writer.execute(f"PRAGMA max_page_count = {int(pages)}")
 
     # Appending
 
@@ -148,30 +153,44 @@ class SqliteRunStore(RunStore):
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._waiting.append((job, done))
-        if self._commits is None:
-            self._commits = loop.create_task(self._commit_all(self._writing))
+        if self._idle.is_set():
+            self._commit_next(loop, self._writing)
         return await done
 
-    async def _commit_all(self, writing: ThreadPoolExecutor) -> None:
-        """Commit what waits, group after group, until nothing waits any more."""
-        loop = asyncio.get_running_loop()
-        try:
-            while self._waiting:
-                group = self._waiting[:_MAX_GROUP]
-                del self._waiting[:_MAX_GROUP]
-                jobs = [job for job, _ in group]
-                outcomes = await loop.run_in_executor(writing, self._transact, jobs)
-                self._news.set()
-                self._news = asyncio.Event()
-                for (_, done), outcome in zip(group, outcomes, strict=True):
-                    if done.done():  # whoever asked has gone; it is done all the same
-                        continue
-                    if isinstance(outcome, Exception):
-                        done.set_exception(outcome)
-                    else:
-                        done.set_result(outcome)
-        finally:
-            self._commits = None
+    def _commit_next(self, loop: asyncio.AbstractEventLoop, writing: ThreadPoolExecutor) -> None:
+        """Have what waits committed as one group; when it is done, the next one begins."""
+        group = self._waiting[:_MAX_GROUP]
+        del self._waiting[:_MAX_GROUP]
+        self._idle.clear()
+        jobs = [job for job, _ in group]
+
+        def commit() -> None:
+            outcomes = self._transact(jobs)
+            loop.call_soon_threadsafe(self._committed, loop, writing, group, outcomes)
+
+        # Without a task and a future of the executor between: each would cost a turn of the loop.
+        writing.submit(commit)
+
+    def _committed(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        writing: ThreadPoolExecutor,
+        group: list[tuple[Job, asyncio.Future[Any]]],
+        outcomes: list[Any],
+    ) -> None:
+        if self._waiting:
+            self._commit_next(loop, writing)
+        else:
+            self._idle.set()
+        self._news.set()
+        self._news = asyncio.Event()
+        for (_, done), outcome in zip(group, outcomes, strict=True):
+            if done.done():  # whoever asked has gone; it is done all the same
+                continue
+            if isinstance(outcome, Exception):
+                done.set_exception(outcome)
+            else:
+                done.set_result(outcome)
 
     def _transact(self, jobs: list[Job]) -> list[Any]:
         """Run jobs in one transaction, in the writer's thread; gives results, or why there is none.

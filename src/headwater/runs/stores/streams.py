@@ -1,0 +1,429 @@
+"""Runs on a stream server: every run is a stream, and any client of the protocol can tail it.
+
+    {root}/log/RUN           the events (see `streams_log`)
+    {root}/checkpoint/RUN    checkpoints; the last one counts
+    {root}/tombstone/RUN     there where a run was deleted
+    {root}/changes           which run is about to change, and which has: what projectors tail
+
+Assignment and commit are one request to the run's stream, so numbers have no gaps. A change is told
+in two messages, before and after: where only the first is there, the writer is still at it or died,
+and the run is looked at once more when its time is over.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Final
+from urllib.parse import quote
+from uuid import uuid4
+
+import msgspec
+
+from headwater.client import AsyncClient, AsyncStream, ProducerClaim, Retry
+from headwater.errors import (
+    ClientError,
+    OffsetGone,
+    ProducerGap,
+    RunDeleted,
+    RunStoreUnavailable,
+    SettingsError,
+    StoreNotOpen,
+    StreamGone,
+    StreamNotFound,
+)
+from headwater.runs.events import Document, StoredEvent, instant_text
+from headwater.runs.store import (
+    PAGE,
+    AppendResult,
+    Changes,
+    Checkpoint,
+    RunInfo,
+    RunPage,
+    RunStore,
+    check_limit,
+    check_page,
+    checkpoint_from_json,
+    checkpoint_to_json,
+    cursor_of,
+    parse_cursor,
+)
+from headwater.runs.stores.streams_log import PRODUCER, RunLog, read_message
+from headwater.runs.values import RunStatus
+
+_JSON: Final = "application/json"
+_MISSING: Final = (StreamNotFound, StreamGone)
+_OPEN_SECONDS: Final = 60.0
+"""How long a writer may be at a change before it counts as dead."""
+_MAX_LOADED: Final = 1000
+_MAX_CHECKPOINTS: Final = 100
+
+
+class StreamRunStore(RunStore):
+    """Keeps runs on a server of the Durable Streams protocol, below one path."""
+
+    authority: ClassVar[str] = "the run's stream: a producer that all writers share numbers appends"
+    gaps_are_final: ClassVar[bool] = True
+
+    def __init__(self, base_url: str, root: str = "runs") -> None:
+        self._base_url = base_url
+        self._root = root.strip("/")
+        self._client: AsyncClient | None = None
+        self._changes: AsyncStream | None = None
+        self._logs: OrderedDict[str, RunLog] = OrderedDict()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._fetched: OrderedDict[str, tuple[int, str]] = OrderedDict()
+        """Where the last fetch of a run ended: behind which number, at which offset."""
+        self._telling: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
+        self._teller: asyncio.Task[None] | None = None
+        self._kept: dict[str, int] = {}
+        self._known: dict[str, RunInfo] = {}
+        """All runs, as far as the changes were read."""
+        self._known_offset = "-1"
+
+    @classmethod
+    def from_url(cls, url: str) -> "StreamRunStore":
+        """Take a URL such as `streams+http://host:4437/runs`: the path is where the streams go."""
+        inner = url.partition("+")[2]
+        scheme, separator, rest = inner.partition("://")
+        host, _, root = rest.partition("/")
+        if scheme not in {"http", "https"} or not separator or not host:
+            raise SettingsError("run store", url, "a URL such as streams+http://127.0.0.1:4437")
+        return cls(f"{scheme}://{host}", root or "runs")
+
+    async def open(self) -> None:
+        if self._client is not None:
+            return
+        client = AsyncClient(self._base_url, retry=Retry(attempts=5))
+        changes = client.stream(f"{self._root}/changes", content_type=_JSON)
+        try:
+            await changes.create(_JSON)
+        except ClientError as error:
+            await client.close()
+            raise RunStoreUnavailable(self._base_url, str(error)) from error
+        self._client, self._changes = client, changes
+
+    async def close(self) -> None:
+        if self._teller is not None:
+            await asyncio.wait({self._teller})
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    # Appending
+
+    async def _append(self, run_id: str, documents: Sequence[Document]) -> list[AppendResult]:
+        writer = str(uuid4())
+        async with self._using(run_id):
+            await self._tell({"run": run_id, "begins": writer, "at": _now()})
+            results = await self._write(run_id, list(documents), writer)
+            info = self._logs[run_id].info()
+            await self._tell({"ends": writer, "info": msgspec.to_builtins(info)})
+            return results
+
+    async def _write(
+        self, run_id: str, documents: list[Document], writer: str
+    ) -> list[AppendResult]:
+        stream = self._stream("log", run_id)
+        log = self._logs.get(run_id) or await self._load(run_id, create=True)
+        while True:
+            messages, results = log.messages(documents, _now(), writer)
+            try:
+                if not messages:
+                    # What is known may be deleted since: only the server can say.
+                    await self._read_on(log)
+                    return results
+                before = log.next_append
+                appended = await stream.append_many(
+                    messages, producer=ProducerClaim(PRODUCER, 0, before), content_type=_JSON
+                )
+                if not appended.duplicate:
+                    # Ours is the next append, so what lies between is known: no need to read it.
+                    for message in messages:
+                        log.take(msgspec.json.decode(message))
+                    log.offset = appended.offset
+                    return results
+                await self._read_on(log)
+            except (*_MISSING, ProducerGap):
+                self._logs.pop(run_id, None)
+                log = await self._load(run_id, create=True)
+                continue
+            if await self._is_mine(stream, before, writer):
+                return results
+
+    async def _is_mine(self, stream: AsyncStream, number: int, writer: str) -> bool:
+        """Tell a second attempt of our own, whose first was not answered, from another's append."""
+        async for message in stream.read().items():
+            if message["append"][0] == number:
+                return bool(message["append"][1] == writer)
+        return False
+
+    async def _load(self, run_id: str, *, create: bool = False) -> RunLog:
+        """Read a run from its start; raises `RunDeleted`, and what a missing stream raises."""
+        if create:
+            # First the stream, then the look for a tombstone: whoever deletes does it the other
+            # way round, so one of the two sees the other.
+            await self._stream("log", run_id).create(_JSON)
+        if await self._stream("tombstone", run_id).exists():
+            if create:
+                with suppress(*_MISSING):
+                    await self._stream("log", run_id).delete()
+            raise RunDeleted(run_id)
+        log = RunLog(run_id)
+        await self._read_on(log)
+        self._logs[run_id] = log
+        if len(self._logs) > _MAX_LOADED:
+            self._logs.popitem(last=False)
+        return log
+
+    async def _read_on(self, log: RunLog) -> None:
+        async for batch in self._stream("log", log.run_id).read(log.offset):
+            for message in batch.items():
+                log.take(message)
+            log.offset = batch.offset
+
+    async def delete_run(self, run_id: str) -> bool:
+        async with self._using(run_id):
+            try:
+                log = RunLog(run_id)
+                await self._read_on(log)
+            except _MISSING:
+                return False
+            info = log.info()
+            if info is None:
+                return False
+            gone = msgspec.structs.replace(info, deleted=True, updated_at=datetime.now(UTC))
+            await self._stream("tombstone", run_id).create(_JSON, closed=True)
+            await self._tell({"info": msgspec.to_builtins(gone)})
+            self._logs.pop(run_id, None)
+            for kind in ("checkpoint", "log"):
+                with suppress(*_MISSING):
+                    await self._stream(kind, run_id).delete()
+            return True
+
+    # Reading
+
+    async def fetch_events(
+        self, run_id: str, after_seq: int = 0, limit: int = PAGE
+    ) -> list[StoredEvent]:
+        check_page(after_seq, limit)
+        found: list[StoredEvent] = []
+        seq, offset = self._fetched.get(run_id, (0, "-1"))
+        if seq > after_seq:
+            seq, offset = 0, "-1"
+        async with self._asking():
+            with suppress(*_MISSING, OffsetGone):
+                reading = self._stream("log", run_id).read(offset)
+                async for message, position in reading.items_with_offsets():
+                    seq, offset = message["runSeq"], str(position)
+                    if seq > after_seq:
+                        found.append(read_message(run_id, message))
+                        if len(found) == limit:
+                            break
+        if seq:
+            # Whoever reads page by page comes back here: it need not be read from the start.
+            self._fetched[run_id] = (seq, offset)
+            self._fetched.move_to_end(run_id)
+            if len(self._fetched) > _MAX_LOADED:
+                self._fetched.popitem(last=False)
+        return found
+
+    async def find_run(self, run_id: str) -> RunInfo | None:
+        async with self._asking():
+            try:
+                log = RunLog(run_id)
+                await self._read_on(log)
+            except _MISSING:
+                return None
+            return log.info()
+
+    async def list_runs(
+        self,
+        *,
+        status: RunStatus | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> RunPage:
+        check_limit(limit)
+        behind = None if after is None else parse_cursor(after)
+        changes = await self.changes(self._known_offset, 10_000)
+        while changes.runs:
+            self._known.update((info.run_id, info) for info in changes.runs)
+            if changes.mark == self._known_offset:
+                break
+            self._known_offset = changes.mark
+            changes = await self.changes(self._known_offset, 10_000)
+        ordered = sorted(
+            (
+                (instant_text(info.created_at), info.run_id)
+                for info in self._known.values()
+                if not info.deleted
+                and (status is None or info.status is status)
+                and (created_from is None or info.created_at >= created_from)
+                and (created_before is None or info.created_at < created_before)
+            ),
+            reverse=True,
+        )
+        if behind is not None:
+            ordered = [each for each in ordered if each < behind]
+        runs = tuple(self._known[run_id] for _, run_id in ordered[:limit])
+        more = len(ordered) > limit
+        return RunPage(runs, cursor_of(runs[-1], ordered[limit - 1][0]) if more else None)
+
+    async def changes(self, mark: str = "", limit: int = PAGE) -> Changes:
+        check_limit(limit)
+        found: dict[str, RunInfo] = {}
+        begun: dict[str, tuple[str, str]] = {}
+        """Changes under way: whose, and the mark before them."""
+        at = mark or "-1"
+        expired: list[str] = []
+        oldest = instant_text(datetime.now(UTC) - timedelta(seconds=_OPEN_SECONDS))
+        async with self._asking():
+            reading = self._changes_stream().read(at)
+            async for message, position in reading.items_with_offsets():
+                if "begins" in message:
+                    if message["at"] > oldest:
+                        begun[message["begins"]] = (message["run"], at)
+                    else:
+                        expired.append(message["run"])
+                else:
+                    begun.pop(message.get("ends", ""), None)
+                    info = msgspec.convert(message["info"], RunInfo)
+                    found.pop(info.run_id, None)
+                    found[info.run_id] = info
+                at = str(position)
+                if len(found) >= limit:
+                    break
+        for run_id in expired:
+            if run_id not in found and (info_now := await self.find_run(run_id)) is not None:
+                found[run_id] = info_now
+        held = next(iter(begun.values()), None)
+        return Changes(tuple(found.values()), at if held is None else held[1])
+
+    async def wait(self, mark: str, seconds: float) -> None:
+        async with self._asking():
+            following = self._changes_stream().follow(mark or "-1", live="long-poll")
+
+            async def news() -> None:
+                async for batch in following:
+                    if not batch.empty:
+                        return
+
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news(), seconds)
+            following.stop()
+
+    # Checkpoints
+
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> None:
+        async with self._asking():
+            await asyncio.gather(*map(self._save, checkpoints))
+
+    async def _save(self, checkpoint: Checkpoint) -> None:
+        run_id = checkpoint.run_id
+        stream = self._stream("checkpoint", run_id)
+        document = checkpoint_to_json(checkpoint)
+        count = self._kept.get(run_id, 0)
+        if 0 < count < _MAX_CHECKPOINTS:
+            try:
+                await self._add(stream, document)
+            except _MISSING:
+                count = 0  # deleted with its run, or by another projector
+            else:
+                self._kept[run_id] = count + 1
+                return
+        if not await self._stream("log", run_id).exists():
+            self._kept.pop(run_id, None)
+            return
+        if count:
+            # A crash in between loses a checkpoint, and the projector starts from the log.
+            newest = await self.load_checkpoint(run_id)
+            if newest is not None and newest.last_event_seq > checkpoint.last_event_seq:
+                return
+            with suppress(*_MISSING):
+                await stream.delete()
+        await stream.create(_JSON)
+        await self._add(stream, document)
+        self._kept[run_id] = 1
+
+    async def _add(self, stream: AsyncStream, document: bytes) -> None:
+        # One that comes twice does no harm, so it needs no producer.
+        await stream.append_many([document], content_type=_JSON)
+
+    async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
+        newest: Checkpoint | None = None
+        async with self._asking():
+            with suppress(*_MISSING):
+                async for message in self._stream("checkpoint", run_id).read().items():
+                    read = checkpoint_from_json(run_id, msgspec.json.encode(message))
+                    if newest is None or read.last_event_seq >= newest.last_event_seq:
+                        newest = read
+        return newest
+
+    # The server
+
+    def _stream(self, kind: str, run_id: str) -> AsyncStream:
+        if self._client is None:
+            raise StoreNotOpen
+        # Quoted twice: a run id is one segment of the path, whatever characters it has.
+        return self._client.stream(f"{self._root}/{kind}/{quote(run_id, safe='')}")
+
+    def _changes_stream(self) -> AsyncStream:
+        if self._client is None or self._changes is None:
+            raise StoreNotOpen
+        return self._changes
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        """Write to the stream of changes; what waits while a request is under way goes together."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._telling.append((message, told))
+        if self._teller is None:
+            self._teller = asyncio.create_task(self._tell_all())
+        await told
+
+    async def _tell_all(self) -> None:
+        try:
+            while self._telling:
+                group, self._telling = self._telling, []
+                try:
+                    messages = [message for message, _ in group]
+                    # One producer for as long as the store is open: the server remembers each.
+                    await self._changes_stream().append_many(messages, idempotent=True)
+                except (ClientError, StoreNotOpen) as error:
+                    for _, told in group:
+                        if not told.done():
+                            told.set_exception(error)
+                else:
+                    for _, told in group:
+                        if not told.done():
+                            told.set_result(None)
+        finally:
+            self._teller = None
+
+    @asynccontextmanager
+    async def _using(self, run_id: str) -> AsyncIterator[None]:
+        """Change a run: one call of this process at a time, and what fails is forgotten."""
+        if self._client is None:
+            raise StoreNotOpen
+        lock = self._locks.setdefault(run_id, asyncio.Lock())
+        async with lock, self._asking():
+            try:
+                yield
+            except BaseException:
+                self._logs.pop(run_id, None)
+                raise
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
+        """Turn what fails between here and the server into what a caller of stores knows."""
+        try:
+            yield
+        except ClientError as error:
+            raise RunStoreUnavailable(self._base_url, str(error)) from error
+
+
+def _now() -> str:
+    return instant_text(datetime.now(UTC))
