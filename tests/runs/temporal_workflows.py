@@ -112,6 +112,10 @@ class Waits:
     def end(self) -> None:
         self.ended = True
 
+    @workflow.query
+    def is_paused(self) -> bool:
+        return self.paused
+
     @workflow.run
     async def run(self) -> None:
         await workflow.wait_condition(lambda: self.ended and not self.paused)

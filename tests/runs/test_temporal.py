@@ -62,20 +62,22 @@ class Recorded:
         pytest.fail(f"there was no {event_type}")
 
 
+def worker(client: Client, queue: str, *plugins: RunRecorder) -> Worker:
+    return Worker(
+        client,
+        task_queue=queue,
+        workflows=work.WORKFLOWS,
+        activities=work.ACTIVITIES,
+        plugins=plugins,
+    )
+
+
 @asynccontextmanager
 async def recorded(address: str, store: RunStore) -> AsyncIterator[Recorded]:
     client = await Client.connect(address)
     queue = f"queue-{uuid4()}"
-    async with (
-        store,
-        Worker(
-            client,
-            task_queue=queue,
-            workflows=work.WORKFLOWS,
-            activities=work.ACTIVITIES,
-            plugins=[RunRecorder(store, plan=PLAN, context=CONTEXT)],
-        ),
-    ):
+    recorder = RunRecorder(store, plan=PLAN, context=CONTEXT)
+    async with store, worker(client, queue, recorder):
         yield Recorded(client, queue, store)
 
 
@@ -270,3 +272,46 @@ def test_a_deleted_run_does_not_keep_its_workflow_from_ending(temporal_address: 
         assert await there.log(handle) == []
 
     run(temporal_address, scenario)
+
+
+def test_a_run_goes_on_with_another_worker(temporal_address: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        client = await Client.connect(temporal_address)
+        queue = f"queue-{uuid4()}"
+        async with SqliteRunStore(tmp_path / "runs.db") as store:
+            there = Recorded(client, queue, store)
+            recorder = RunRecorder(store, plan=PLAN, context=CONTEXT)
+            async with worker(client, queue, recorder):
+                handle = await there.start(work.Waits.run)
+                await there.reaches(handle, "RunStarted")
+            await handle.signal(work.Waits.pause)
+            await handle.signal(work.Waits.resume)
+            await handle.signal(work.Waits.end)
+            # The other one has only the history, and replays it.
+            other = RunRecorder(store, plan=PLAN, context=CONTEXT)
+            async with worker(client, queue, other):
+                await handle.result()
+            assert kinds(await there.log(handle)) == [
+                *("RunStarted", "RunPaused", "RunResumed", "SignalAccepted", "RunCompleted"),
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_what_began_before_it_was_recorded_goes_on_without(temporal_address: str) -> None:
+    async def scenario() -> None:
+        client = await Client.connect(temporal_address)
+        queue = f"queue-{uuid4()}"
+        async with MemoryRunStore() as store:
+            there = Recorded(client, queue, store)
+            async with worker(client, queue):
+                handle = await there.start(work.Waits.run)
+                await handle.signal(work.Waits.pause)
+                assert await handle.query(work.Waits.is_paused)
+            await handle.signal(work.Waits.resume)
+            await handle.signal(work.Waits.end)
+            async with worker(client, queue, RunRecorder(store, plan=PLAN, context=CONTEXT)):
+                await handle.result()
+            assert await there.log(handle) == []
+
+    asyncio.run(scenario())
