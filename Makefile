@@ -45,6 +45,9 @@ requirements: $(VENV)/.dev ## compile the pinned requirements anew
 		--no-emit-find-links --no-header --no-annotate pyproject.toml -o requirements/run.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --group dev pyproject.toml -o requirements/dev.txt
+	echo "ministack==1.5.33" | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
+		- -o requirements/ministack.txt
 
 clean: ## remove what the other commands set up
 	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .import_linter_cache .hypothesis

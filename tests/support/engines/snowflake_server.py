@@ -2,8 +2,9 @@
 
 In Snowflake, a transaction that has updated a table keeps others from updating it until it ends,
 and one that is idle while others wait is aborted after five minutes. fakesnow has neither: writers
-collide, and the transaction of a killed client stays for ever. Here both are added in front of it,
-with one second in the place of five minutes, and one lock for all tables.
+collide, and the transaction of a killed client stays for ever. Here both are added in front of it:
+one second takes the place of five minutes, and the lock is taken by BEGIN, since DuckDB sees the
+tables as they were then, where in Snowflake every statement sees what is committed.
 """
 
 import asyncio
@@ -65,6 +66,7 @@ class Locks:
 
     async def _may_go_on(self, token: str, statement: str) -> bool:
         if statement == "BEGIN":
+            await self._take(token)
             self._aborted.discard(token)
             self._in_transaction.add(token)
         elif statement in {"COMMIT", "ROLLBACK"}:
@@ -75,11 +77,14 @@ class Locks:
         elif token in self._aborted:
             return False
         elif statement in {"UPDATE", "DELETE", "MERGE"}:
-            while self._owner not in {"", token}:
-                await self._abort_if_idle(self._owner)
-                await asyncio.sleep(0.002)
-            self._owner = token
+            await self._take(token)
         return True
+
+    async def _take(self, token: str) -> None:
+        while self._owner not in {"", token}:
+            await self._abort_if_idle(self._owner)
+            await asyncio.sleep(0.002)
+        self._owner = token
 
     async def _abort_if_idle(self, token: str) -> None:
         if self._busy.get(token) or time.monotonic() - self._asked[token] < IDLE_SECONDS:

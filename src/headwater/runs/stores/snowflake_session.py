@@ -151,10 +151,16 @@ class Sessions:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._with_session, work)
 
+    def _take(self) -> Session:
+        try:
+            return self._idle.pop()  # asking first whether there is one would race
+        except IndexError:
+            return Session(self._settings)
+
     def _with_session(self, work: Callable[[Session], T]) -> T:
         session: Session | None = None
         try:
-            session = self._idle.pop() if self._idle else Session(self._settings)
+            session = self._take()
             result = work(session)
         except RunError:
             if session is not None:
