@@ -4,8 +4,9 @@ An append locks the row of its run, numbers the events behind the row's last num
 both. The lock is held until the commit, so assignment and commit are serialised for each run: its
 numbers have no gaps, and nothing appears below what was read. Other runs are not in the way.
 
-Every call is one transaction on a connection of a pool. Statements are pipelined: an append waits
-for the server two times, once to learn where the run stands and once for the commit.
+Appends that arrive while a transaction is under way share the next one; each of them is still all
+or nothing. Statements are pipelined: a transaction waits for the server two times, once to learn
+where its runs stand and once for the commit.
 """
 
 import asyncio
@@ -13,15 +14,16 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, LiteralString, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from psycopg import AsyncConnection, AsyncCursor, errors
+from psycopg import AsyncConnection, errors
 
 from headwater.errors import (
     RunDeleted,
     RunQueryRefused,
     SettingsError,
+    StoreNotOpen,
 )
 from headwater.runs.events import Document, StoredEvent, instant_of, instant_text, stored_event
 from headwater.runs.reducer import status_after
@@ -42,32 +44,44 @@ from headwater.runs.store import (
 )
 from headwater.runs.stores.postgres_changes import CHANGES, ChangeMark
 from headwater.runs.stores.postgres_connections import Connections
+from headwater.runs.stores.postgres_groups import Call, Groups, Outcome
 from headwater.runs.values import RunStatus
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
+Numbers = dict[tuple[str, str], int]
+"""By run id and key."""
+
+_LOOKS: Final = 10
 _COLUMNS: Final = "run_id, status, last_seq, created_at, updated_at, deleted"
-# NO KEY UPDATE keeps other appends out, and lets checkpoints through.
-_LOCK_HEAD: Final = """
-    SELECT number, status, last_seq, deleted, clock_timestamp() FROM runs
-    WHERE run_id = %s FOR NO KEY UPDATE
+# NO KEY UPDATE keeps other appends out, and lets checkpoints through. In the order of the runs:
+# groups that want the same rows wait for each other, never in a circle.
+_LOCK_HEADS: Final = """
+    SELECT run_id, number, status, last_seq, deleted, clock_timestamp() FROM runs
+    WHERE run_id = ANY(%s) ORDER BY run_id FOR NO KEY UPDATE
 """
-NEW_RUN: Final = """
+NEW_RUNS: Final = """
     INSERT INTO runs (run_id, status, last_seq, created_at, updated_at, changed)
-    SELECT %s, 'PENDING', 0, at, at, pg_current_xact_id() FROM (SELECT clock_timestamp() AS at)
-    ON CONFLICT (run_id) DO NOTHING RETURNING number, status, last_seq, deleted, created_at
+    SELECT run_id, 'PENDING', 0, at, at, pg_current_xact_id()
+    FROM unnest(%s::text[]) AS new (run_id), (SELECT clock_timestamp() AS at)
+    ORDER BY run_id COLLATE "C" ON CONFLICT (run_id) DO NOTHING RETURNING number
 """
 KNOWN_KEYS: Final = """
-    SELECT e.idempotency_key, e.run_seq FROM events e JOIN runs r ON r.number = e.run
-    WHERE r.run_id = %s AND e.idempotency_key = ANY(%s)
+    SELECT r.run_id, e.idempotency_key, e.run_seq
+    FROM unnest(%s::text[], %s::text[]) AS k (run_id, idempotency_key)
+    JOIN runs r ON r.run_id = k.run_id
+    JOIN events e ON e.run = r.number AND e.idempotency_key = k.idempotency_key
 """
 _INSERT: Final = """
     INSERT INTO events (run, run_seq, idempotency_key, persisted_at, body)
-    SELECT %s, run_seq, idempotency_key, %s, body::json
-    FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS new (run_seq, idempotency_key, body)
+    SELECT run, run_seq, idempotency_key, %s, body::json
+    FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[])
+        AS new (run, run_seq, idempotency_key, body)
 """
-_NEW_HEAD: Final = """
-    UPDATE runs SET status = %s, last_seq = %s, updated_at = greatest(updated_at, %s),
-        changed = pg_current_xact_id() WHERE number = %s
+_NEW_HEADS: Final = """
+    UPDATE runs SET status = moved.status, last_seq = moved.last_seq,
+        updated_at = greatest(updated_at, %s), changed = pg_current_xact_id()
+    FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) AS moved (number, status, last_seq)
+    WHERE runs.number = moved.number
 """
 _FETCH: Final = """
     SELECT body::text, run_seq, persisted_at FROM events
@@ -115,6 +129,8 @@ class PostgresRunStore(RunStore):
         if connections < 1:
             raise SettingsError("connections", connections, "1 or more")
         self._db = Connections(url, schema, connections)
+        # Half of the connections are left for readers.
+        self._groups = Groups(self._append_group, max(1, connections // 2))
         self._news = asyncio.Event()
         self.installation = ""
         """An id of this schema, known once it is open."""
@@ -156,56 +172,83 @@ class PostgresRunStore(RunStore):
             self.installation = await self._db.open(self.kind)
 
     async def close(self) -> None:
+        await self._groups.finish()
         await self._db.close()
 
     # Appending
 
     async def _append(self, run_id: str, documents: Sequence[Document]) -> list[AppendResult]:
-        keys = [document.idempotency_key for document in documents]
+        if not self._db.is_open:
+            raise StoreNotOpen
+        return await self._groups.append(run_id, documents)
 
-        async def append(db: AsyncConnection) -> list[AppendResult]:
+    async def _append_group(self, group: Sequence[Call]) -> list[Outcome]:
+        async def append(db: AsyncConnection) -> list[Outcome]:
             async with db.pipeline(), db.transaction():
-                return await self._append_in(db, run_id, documents, keys)
+                return await self._append_in(db, group)
 
-        results = await self._db.write(append)
+        outcomes = await self._db.write(append)
         self._tell()
-        return results
+        return outcomes
 
-    async def _append_in(
-        self, db: AsyncConnection, run_id: str, documents: Sequence[Document], keys: list[str]
-    ) -> list[AppendResult]:
+    async def _append_in(self, db: AsyncConnection, group: Sequence[Call]) -> list[Outcome]:
         """Append within a transaction; what it raises undoes everything."""
-        locked = await db.execute(_LOCK_HEAD, (run_id,))
-        asked = await db.execute(KNOWN_KEYS, (run_id, keys))
-        head = await head_of(locked, run_id)
-        if head is None:
-            # Whoever creates the same run meanwhile is waited for, and then their row is found.
-            head = await head_of(await db.execute(NEW_RUN, (run_id,)), run_id)
-            if head is None:
-                head = await head_of(await db.execute(_LOCK_HEAD, (run_id,)), run_id)
-                asked = await db.execute(KNOWN_KEYS, (run_id, keys))
-            if head is None:
-                raise errors.SerializationFailure(f"the row of run '{run_id}' came and went")
-        # Both statements ran behind the lock: what they say holds until we commit.
-        numbers: dict[str, int] = dict(await asked.fetchall())
-        last_seq, status = head.last_seq, head.status
-        new: list[tuple[int, str, str]] = []
-        results = []
-        for document in documents:
-            known = numbers.get(document.idempotency_key)
-            if known is not None:
-                results.append(AppendResult.duplicate(known))
+        heads, numbers = await self._look(db, group, _LOCK_HEADS)
+        # Both statements ran behind the locks: what they say holds until we commit.
+        at = max(head.at for head in heads.values())
+        outcomes: list[Outcome] = []
+        new: list[tuple[int, int, str, str]] = []
+        moved: dict[int, Head] = {}
+        for call in group:
+            head = heads[call.run_id]
+            if head.deleted:
+                outcomes.append(RunDeleted(call.run_id))
                 continue
-            last_seq += 1
-            numbers[document.idempotency_key] = last_seq
-            new.append((last_seq, document.idempotency_key, document.body.decode()))
-            status = status_after(status, document.event_type)
-            results.append(AppendResult.stored(last_seq))
+            last_seq, status = head.last_seq, head.status
+            results = []
+            for document in call.documents:
+                key = (call.run_id, document.idempotency_key)
+                if key in numbers:
+                    results.append(AppendResult.duplicate(numbers[key]))
+                    continue
+                last_seq += 1
+                numbers[key] = last_seq
+                new.append((head.number, last_seq, key[1], document.body.decode()))
+                status = status_after(status, document.event_type)
+                results.append(AppendResult.stored(last_seq))
+            if last_seq > head.last_seq:
+                head = head._replace(last_seq=last_seq, status=status)
+                heads[call.run_id] = moved[head.number] = head
+            outcomes.append(results)
         if new:
-            columns = [list(column) for column in zip(*new, strict=True)]
-            await db.execute(_INSERT, (head.number, head.at, *columns))
-            await db.execute(_NEW_HEAD, (status, last_seq, head.at, head.number))
-        return results
+            await db.execute(_INSERT, (at, *columns(new, 4)))
+            rows = [(head.number, head.status.value, head.last_seq) for head in moved.values()]
+            await db.execute(_NEW_HEADS, (at, *columns(rows, 3)))
+        return outcomes
+
+    async def _look(
+        self, db: AsyncConnection, group: Sequence[Call], hold: LiteralString
+    ) -> tuple[dict[str, Head], Numbers]:
+        """Hold the rows of runs, make those that are missing, and see which keys are there."""
+        names = sorted({call.run_id for call in group})
+        wanted = [
+            (call.run_id, document.idempotency_key) for call in group for document in call.documents
+        ]
+        for _ in range(_LOOKS):
+            held = await db.execute(hold, (names,))
+            asked = await db.execute(KNOWN_KEYS, columns(wanted, 2))
+            heads = {row[0]: head_of(*row[1:]) for row in await held.fetchall()}
+            missing = [name for name in names if name not in heads]
+            if not missing:
+                known = {(run_id, key): seq for run_id, key, seq in await asked.fetchall()}
+                return heads, known
+            # Whoever makes the same run meanwhile is waited for, and then their row is found.
+            made = await db.execute(NEW_RUNS, (missing,))
+            await self._prepare_numbers(db, [number for (number,) in await made.fetchall()])
+        raise errors.SerializationFailure("rows of runs came and went")
+
+    async def _prepare_numbers(self, db: AsyncConnection, numbers: Sequence[int]) -> None:
+        """Make what the authority needs for new runs besides their rows."""
 
     async def delete_run(self, run_id: str) -> bool:
         async def delete(db: AsyncConnection) -> bool:
@@ -341,15 +384,20 @@ class PostgresRunStore(RunStore):
         return checkpoint_from_json(run_id, rows[0][0]) if rows else None
 
 
-async def head_of(cursor: AsyncCursor[Any], run_id: str) -> Head | None:
-    """Read the row of a run that takes events; raises `RunDeleted`, None where there is none."""
-    row = await cursor.fetchone()
-    if row is None:
-        return None
-    number, status, last_seq, deleted, at = row
-    if deleted:
-        raise RunDeleted(run_id)
+def head_of(
+    number: int,
+    status: str,
+    last_seq: int,
+    deleted: bool,
+    at: datetime,
+) -> Head:
+    """Read the row of a run."""
     return Head(number, RunStatus(status), last_seq, deleted, at)
+
+
+def columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[list[Any], ...]:
+    """Turn rows into arrays, as `unnest` takes them."""
+    return tuple([row[place] for row in rows] for place in range(count))
 
 
 def info_of(

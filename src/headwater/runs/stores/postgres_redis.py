@@ -6,6 +6,7 @@ raised to it first. What is drawn and not committed yet can still be given twice
 key of the log lets one of them in, and the other draws again.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from psycopg import AsyncConnection
@@ -20,6 +21,10 @@ _DRAW: Final = """
 local last = tonumber(redis.call('GET', KEYS[1]) or '0')
 if last < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
 return redis.call('INCRBY', KEYS[1], ARGV[2])
+"""
+_HIGHEST: Final = """
+    SELECT number, (SELECT max(run_seq) FROM events WHERE run = number)
+    FROM unnest(%s::bigint[]) AS runs (number)
 """
 _SECONDS: Final = 5
 
@@ -74,17 +79,24 @@ class PostgresRedisRunStore(DrawnRunStore):
     def _counter(self, run_id: str) -> str:
         return f"headwater:runs:{self.installation}:{run_id}"
 
-    async def _draw(self, db: AsyncConnection, run_id: str, head: Head, count: int) -> list[int]:
-        # The row says what was committed when the transaction began to look; the log says it now.
-        rows = await db.execute(
-            "SELECT coalesce(max(run_seq), 0) FROM events WHERE run = %s", (head.number,)
-        )
-        ((highest,),) = await rows.fetchall()
+    async def _draw(
+        self, db: AsyncConnection, heads: Mapping[str, Head], counts: Mapping[str, int]
+    ) -> dict[str, list[int]]:
+        # The rows say what was committed when the transaction began to look; the log says it now.
+        names = {heads[run_id].number: run_id for run_id in counts}
+        rows = await db.execute(_HIGHEST, (list(names),))
+        highest = {names[number]: last or 0 for number, last in await rows.fetchall()}
         try:
-            last = await self._counters().eval(_DRAW, 1, self._counter(run_id), highest, count)
+            async with self._counters().pipeline(transaction=False) as script:
+                for run_id, count in counts.items():
+                    script.eval(_DRAW, 1, self._counter(run_id), highest[run_id], count)
+                ends = await script.execute()
         except (RedisError, OSError) as error:
             raise self._redis_failed(error) from error
-        return list(range(last - count + 1, last + 1))
+        return {
+            run_id: list(range(last - count + 1, last + 1))
+            for (run_id, count), last in zip(counts.items(), ends, strict=True)
+        }
 
     async def _forget_numbers(self, db: AsyncConnection, run_id: str, number: int) -> None:
         del db, number

@@ -4,12 +4,19 @@ Drawing takes no lock, so writers of one run are numbered at once. The price is 
 database for each run: it is made with the run and dropped with it.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
 
 from psycopg import AsyncConnection, sql
 
-from headwater.runs.stores.postgres import Head
+from headwater.runs.stores.postgres import Head, columns
 from headwater.runs.stores.postgres_drawn import DrawnRunStore
+
+_DRAW: Final = """
+    SELECT wanted.run_id, nextval(wanted.name::regclass)
+    FROM unnest(%s::text[], %s::text[], %s::int[]) AS wanted (run_id, name, count),
+        generate_series(1, wanted.count)
+"""
 
 
 def sequence_of(number: int) -> sql.Identifier:
@@ -23,19 +30,24 @@ class PostgresSequenceRunStore(DrawnRunStore):
     authority: ClassVar[str] = "a sequence of the database for each run"
     kind: ClassVar[str] = "sequence"
 
-    async def _prepare_numbers(self, db: AsyncConnection, run_id: str, number: int) -> None:
-        del run_id
-        # A cache would give each connection numbers in advance: rising no more.
-        await db.execute(sql.SQL("CREATE SEQUENCE {} CACHE 1").format(sequence_of(number)))
+    async def _prepare_numbers(self, db: AsyncConnection, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            # A cache would give each connection numbers in advance: rising no more.
+            await db.execute(sql.SQL("CREATE SEQUENCE {} CACHE 1").format(sequence_of(number)))
 
     async def _forget_numbers(self, db: AsyncConnection, run_id: str, number: int) -> None:
         del run_id
         await db.execute(sql.SQL("DROP SEQUENCE IF EXISTS {}").format(sequence_of(number)))
 
-    async def _draw(self, db: AsyncConnection, run_id: str, head: Head, count: int) -> list[int]:
-        del run_id
-        name = sequence_of(head.number).as_string(None)
-        rows = await db.execute(
-            "SELECT nextval(%s::regclass) FROM generate_series(1, %s)", (name, count)
-        )
-        return [number for (number,) in await rows.fetchall()]
+    async def _draw(
+        self, db: AsyncConnection, heads: Mapping[str, Head], counts: Mapping[str, int]
+    ) -> dict[str, list[int]]:
+        wanted = [
+            (run_id, sequence_of(heads[run_id].number).as_string(None), count)
+            for run_id, count in counts.items()
+        ]
+        rows = await db.execute(_DRAW, columns(wanted, 3))
+        drawn: dict[str, list[int]] = {run_id: [] for run_id in counts}
+        for run_id, number in await rows.fetchall():
+            drawn[run_id].append(number)
+        return {run_id: sorted(numbers) for run_id, numbers in drawn.items()}
