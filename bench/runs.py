@@ -13,16 +13,20 @@ import asyncio
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from headwater.runs import NewEvent, RunStore, new_event, run_store
 from headwater.runs.projector import Options, Projector
+from tests.support.engines.postgres import start_postgres
+from tests.support.engines.redis import start_redis
 
 BATCH = 500
 WRITERS = 16
 RUNS = 100
-TARGETS = {"sqlite": (2_000, 20_000)}
+TARGETS = {"sqlite": (2_000, 20_000), "postgresql": (0, 5_000)}
 """Events a second one by one (with many writers), and in batches."""
 LAG_TARGET = 1.0
 
@@ -149,6 +153,21 @@ def missed(rows: list[Row], wanted: int) -> list[str]:
     return found
 
 
+def local_stores(engines: ExitStack) -> list[tuple[str, str]]:
+    """Name the stores that run on one machine, with their engines started."""
+    folder = Path(engines.enter_context(tempfile.TemporaryDirectory()))
+    postgres = engines.enter_context(start_postgres())
+    redis = engines.enter_context(start_redis(folder))
+    counter = quote(redis.fresh_url())
+    return [
+        ("memory", "memory:"),
+        ("sqlite", f"sqlite:{folder / 'runs.db'}"),
+        ("postgresql", postgres.run_store_url()),
+        ("postgresql, sequence", postgres.run_store_url("postgresql+sequence")),
+        ("postgresql, redis", postgres.run_store_url("postgresql+redis", redis=counter)),
+    ]
+
+
 def main() -> int:
     """Measure the stores that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench.runs", description=__doc__)
@@ -158,11 +177,9 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=1000, help="events a second for the lag")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on a missed target")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        stores = [text.partition("=")[::2] for text in arguments.store or ()] or [
-            ("memory", "memory:"),
-            ("sqlite", f"sqlite:{Path(folder) / 'runs.db'}"),
-        ]
+    with ExitStack() as engines:
+        stores = [text.partition("=")[::2] for text in arguments.store or ()]
+        stores = stores or local_stores(engines)
         rows = []
         for name, url in stores:
             print(f"Measuring {name} …", file=sys.stderr, flush=True)

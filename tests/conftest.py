@@ -1,8 +1,55 @@
-"""The suites are not test modules by name: have their assertions explained all the same."""
+"""What all tests share: suites whose assertions are explained, engines asked for by name.
 
+An engine is started by the first test that asks for it, and stopped at the end.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.engines.dynamodb import Dynamo, start_dynamodb
+from tests.support.engines.memcached import start_memcached
+from tests.support.engines.postgres import Postgres, start_postgres
+from tests.support.engines.redis import Redis, start_redis
+from tests.support.engines.snowflake import Snowflake, start_snowflake
+from tests.support.engines.temporal import start_temporal
+
 for suite in sorted((Path(__file__).parent / "suites").glob("*.py")):
     pytest.register_assert_rewrite(f"tests.suites.{suite.stem}")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with start_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    with start_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
+    with start_dynamodb(tmp_path_factory.mktemp("dynamodb")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def memcached_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with start_memcached(tmp_path_factory.mktemp("memcached")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def snowflake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snowflake]:
+    with start_snowflake(tmp_path_factory.mktemp("snowflake")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def temporal_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with start_temporal(tmp_path_factory.mktemp("temporal")) as address:
+        yield address

@@ -20,6 +20,15 @@ BACKENDS: Final[dict[str, Backend]] = {
     "sqlite": Backend("headwater.runs.stores.sqlite", "SqliteRunStore"),
     "streams+http": Backend("headwater.runs.stores.streams", "StreamRunStore"),
     "streams+https": Backend("headwater.runs.stores.streams", "StreamRunStore"),
+    "postgresql": Backend("headwater.runs.stores.postgres", "PostgresRunStore", "postgres"),
+    "postgresql+sequence": Backend(
+        "headwater.runs.stores.postgres_sequence", "PostgresSequenceRunStore", "postgres"
+    ),
+    "postgresql+redis": Backend(
+        "headwater.runs.stores.postgres_redis", "PostgresRedisRunStore", "postgres,redis"
+    ),
+    "dynamodb": Backend("headwater.runs.stores.dynamodb", "DynamoRunStore", "dynamodb"),
+    "snowflake": Backend("headwater.runs.stores.snowflake", "SnowflakeRunStore", "snowflake"),
 }
 """By the scheme of the URL."""
 

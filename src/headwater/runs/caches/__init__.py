@@ -1,0 +1,1 @@
+"""Caches of snapshots that several processes share, one file each."""

@@ -1,0 +1,112 @@
+"""The tables of the PostgreSQL stores.
+
+`runs.changed` is the transaction that changed a run last. Together with the snapshot of a reader it
+says exactly which changes that reader has not seen, also those that are committed late: no clock
+and no counter could, since both are read before the commit.
+"""
+
+from typing import Final
+from uuid import uuid4
+
+from psycopg import AsyncConnection, errors
+
+from headwater.errors import NewerFormat, SettingsError
+
+FORMAT: Final = 1
+_ATTEMPTS: Final = 20
+
+_SCHEMA: Final = "CREATE SCHEMA IF NOT EXISTS "
+_TABLES: Final = (
+    b"""
+    CREATE TABLE IF NOT EXISTS settings (name text PRIMARY KEY, value text NOT NULL)
+    """,
+    b"""
+    CREATE TABLE IF NOT EXISTS runs (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        run_id text COLLATE "C" NOT NULL UNIQUE,
+        status text NOT NULL,
+        last_seq bigint NOT NULL,
+        created_at timestamptz NOT NULL,
+        updated_at timestamptz NOT NULL,
+        changed xid8 NOT NULL,
+        deleted boolean NOT NULL DEFAULT false
+    )
+    """,
+    b"CREATE INDEX IF NOT EXISTS runs_by_change ON runs (changed, number)",
+    b"""
+    CREATE INDEX IF NOT EXISTS runs_by_creation ON runs (created_at, run_id) WHERE NOT deleted
+    """,
+    b"""
+    CREATE INDEX IF NOT EXISTS runs_by_status ON runs (status, created_at, run_id)
+    WHERE NOT deleted
+    """,
+    # `json` and not `jsonb`: it keeps an event as it was written, with \u0000 and all.
+    b"""
+    CREATE TABLE IF NOT EXISTS events (
+        run bigint NOT NULL,
+        run_seq bigint NOT NULL,
+        idempotency_key text COLLATE "C" NOT NULL,
+        persisted_at timestamptz NOT NULL,
+        body json NOT NULL,
+        CONSTRAINT events_by_seq PRIMARY KEY (run, run_seq),
+        CONSTRAINT events_by_key UNIQUE (run, idempotency_key)
+    )
+    """,
+    b"""
+    CREATE TABLE IF NOT EXISTS checkpoints (
+        run bigint PRIMARY KEY,
+        last_event_seq bigint NOT NULL,
+        document json NOT NULL
+    )
+    """,
+)
+_SETTING: Final = b"INSERT INTO settings VALUES (%s, %s) ON CONFLICT (name) DO NOTHING"
+# Transactions are numbered by the cluster: after a restore into another one, those of the old one
+# may lie in the future, where every reader would take them for new again and again.
+_REPAIR: Final = b"""
+    UPDATE runs SET changed = pg_current_xact_id() WHERE changed > pg_current_xact_id()
+"""
+
+
+async def prepare(db: AsyncConnection, schema: str, kind: str) -> str:
+    """Make the tables where they are missing, and give the id of this installation.
+
+    Several processes may try at once: whoever comes second waits for the first, fails, and finds
+    everything there.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            async with db.transaction():
+                return await _prepare(db, schema, kind)
+        except (errors.UniqueViolation, errors.DuplicateObject, errors.DuplicateTable):
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+async def _prepare(db: AsyncConnection, schema: str, kind: str) -> str:
+    encoding = db.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise SettingsError("run store", f"{encoding} database", "one whose encoding is UTF8")
+    await db.execute(f'{_SCHEMA}"{schema}"'.encode())
+    for statement in _TABLES:
+        await db.execute(statement)
+    for name, value in (
+        ("format", str(FORMAT)),
+        ("authority", kind),
+        ("installation", uuid4().hex),
+    ):
+        await db.execute(_SETTING, (name, value))
+    rows = await (await db.execute(b"SELECT name, value FROM settings")).fetchall()
+    settings: dict[str, str] = dict(rows)
+    if int(settings["format"]) > FORMAT:
+        raise NewerFormat(f"schema {schema}", int(settings["format"]), FORMAT)
+    if settings["authority"] != kind:
+        raise SettingsError(
+            "run store",
+            f"schema {schema} with the authority '{kind}'",
+            f"'{settings['authority']}', which numbers the runs there: "
+            "use it, or another schema (?schema=...)",
+        )
+    await db.execute(_REPAIR)
+    return settings["installation"]
