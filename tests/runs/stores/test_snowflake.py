@@ -26,7 +26,8 @@ class TestSnowflakeRunStore(RunStoreSuite, FireSuite):
 class TestSnowflakeRunStoreOfManyProcesses(SharedFireSuite):
     """The invariants, with sixteen processes whose connections are cut now and then."""
 
-    kills = 6
+    kills = 4
+    events = 24
 
     @pytest.fixture
     def run_store_url(self, snowflake_server: Snowflake) -> Iterator[str]:
