@@ -26,7 +26,8 @@ class TestSnowflakeRunStore(RunStoreSuite, FireSuite):
 class TestSnowflakeRunStoreOfManyProcesses(SharedFireSuite):
     """The invariants, with sixteen processes whose connections are cut now and then."""
 
-    kills = 6
+    kills = 4
+    events = 24
 
     @pytest.fixture
     def run_store_url(self, snowflake_server: Snowflake) -> Iterator[str]:
@@ -35,7 +36,8 @@ class TestSnowflakeRunStoreOfManyProcesses(SharedFireSuite):
             yield snowflake_server.run_store_url(self.proxy.url)
 
     def disturb(self) -> None:
-        if self.chance.random() < 0.02:
+        # The connector waits for seconds after a cut: more of them would leave nothing to test.
+        if self.chance.random() < 0.003:
             self.proxy.cut()
 
 

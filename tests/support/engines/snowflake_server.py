@@ -4,7 +4,9 @@ In Snowflake, a transaction that has updated a table keeps others from updating 
 and one that is idle while others wait is aborted after five minutes. fakesnow has neither: writers
 collide, and the transaction of a killed client stays for ever. Here both are added in front of it:
 one second takes the place of five minutes, and the lock is taken by BEGIN, since DuckDB sees the
-tables as they were then, where in Snowflake every statement sees what is committed.
+tables as they were then, where in Snowflake every statement sees what is committed. A request that
+comes again because its answer got lost is answered as before, as Snowflake does by its id; and what
+DuckDB refuses is an error of the statement, not a fault of the server to be waited out.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import json
 import sys
 import time
 from typing import Any
+from urllib.parse import parse_qs
 
 import uvicorn
 from fakesnow.server import app, sessions
@@ -30,6 +33,7 @@ class Locks:
         self._aborted: set[str] = set()
         self._asked: dict[str, float] = {}
         self._busy: dict[str, int] = {}
+        self._answers: dict[str, asyncio.Task[list[Any]]] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -42,20 +46,37 @@ class Locks:
             if not message.get("more_body"):
                 break
         headers = {name.lower(): value for name, value in scope["headers"]}
+        asked = parse_qs(scope["query_string"].decode()).get("requestId", [""])[0]
+        answer = self._answers.get(asked)
+        if answer is None:
+            answer = asyncio.ensure_future(self._answer(scope, headers, body))
+            if asked:
+                self._answers[asked] = answer
+        for message in await asyncio.shield(answer):
+            await send(message)
+
+    async def _answer(self, scope: Any, headers: dict[bytes, bytes], body: bytes) -> list[Any]:
+        """Have a request answered, also when whoever asked is cut off meanwhile."""
         token = headers.get(b"authorization", b"").decode()[17:-1]
         statement = _statement(scope["path"], headers, body)
         given = [{"type": "http.request", "body": body, "more_body": False}]
+        messages: list[Any] = []
 
-        async def replay() -> Any:
-            return given.pop() if given else await receive()
+        async def receive() -> Any:
+            return given.pop() if given else await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            messages.append(message)
 
         self._asked[token] = time.monotonic()
         self._busy[token] = self._busy.get(token, 0) + 1
         try:
             if await self._may_go_on(token, statement):
-                await app(scope, replay, send)
+                await app(scope, receive, send)
+                if messages[0].get("status") == 500:
+                    messages = _refusal("000603", "DuckDB has refused the statement.")
             else:
-                await _refuse(send)
+                messages = _refusal("000637", "The transaction was idle, and aborted.")
         finally:
             self._busy[token] -= 1
             self._asked[token] = time.monotonic()
@@ -63,6 +84,7 @@ class Locks:
                 statement in {"COMMIT", "ROLLBACK"} or token not in self._in_transaction
             ):
                 self._owner = ""
+        return messages
 
     async def _may_go_on(self, token: str, statement: str) -> bool:
         if statement == "BEGIN":
@@ -106,17 +128,18 @@ def _statement(path: str, headers: dict[bytes, bytes], body: bytes) -> str:
     return words[0].upper().rstrip(";")
 
 
-async def _refuse(send: Any) -> None:
+def _refusal(code: str, reason: str) -> list[Any]:
     answer = {
-        "data": {"errorCode": "000637", "sqlState": "57014"},
-        "code": "000637",
-        "message": "The transaction was aborted: it was idle while others waited for its lock.",
+        "data": {"errorCode": code, "sqlState": "57014"},
+        "code": code,
+        "message": reason,
         "success": False,
     }
-    body = json.dumps(answer).encode()
     headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return [
+        {"type": "http.response.start", "status": 200, "headers": headers},
+        {"type": "http.response.body", "body": json.dumps(answer).encode()},
+    ]
 
 
 if __name__ == "__main__":

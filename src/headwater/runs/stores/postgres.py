@@ -65,11 +65,15 @@ NEW_RUNS: Final = """
     FROM unnest(%s::text[]) AS new (run_id), (SELECT clock_timestamp() AS at)
     ORDER BY run_id COLLATE "C" ON CONFLICT (run_id) DO NOTHING RETURNING number
 """
+# Key by key, through the index: a join would read the whole log where statistics are old.
 KNOWN_KEYS: Final = """
-    SELECT r.run_id, e.idempotency_key, e.run_seq
+    SELECT k.run_id, k.idempotency_key, e.run_seq
     FROM unnest(%s::text[], %s::text[]) AS k (run_id, idempotency_key)
-    JOIN runs r ON r.run_id = k.run_id
-    JOIN events e ON e.run = r.number AND e.idempotency_key = k.idempotency_key
+    CROSS JOIN LATERAL (
+        SELECT run_seq FROM events
+        WHERE run = (SELECT number FROM runs WHERE run_id = k.run_id)
+        AND idempotency_key = k.idempotency_key LIMIT 1
+    ) AS e
 """
 _INSERT: Final = """
     INSERT INTO events (run, run_seq, idempotency_key, persisted_at, body)

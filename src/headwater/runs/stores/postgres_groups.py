@@ -8,11 +8,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-from headwater.errors import RunError
 from headwater.runs.events import Document
 from headwater.runs.store import AppendResult
 
-Outcome = list[AppendResult] | RunError
+Outcome = list[AppendResult] | Exception
 
 _MAX_CALLS: Final = 256
 _MAX_EVENTS: Final = 2000
@@ -38,6 +37,7 @@ class Groups:
         self._most = most
         self._waiting: list[Call] = []
         self._working: set[asyncio.Task[None]] = set()
+        self._busy = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def append(self, run_id: str, documents: Sequence[Document]) -> list[AppendResult]:
@@ -45,41 +45,45 @@ class Groups:
         loop = asyncio.get_running_loop()
         call = Call(run_id, documents, loop.create_future())
         self._waiting.append(call)
-        if not self._working:
+        if not self._busy:
             self._start()
         elif self._timer is None:
             self._timer = loop.call_later(_PATIENCE_SECONDS, self._start_another)
         return await call.done
 
     def _start(self) -> None:
+        self._busy += 1
         work = asyncio.ensure_future(self._work())
         self._working.add(work)
         work.add_done_callback(self._working.discard)
 
     def _start_another(self) -> None:
         self._timer = None
-        if self._waiting and len(self._working) < self._most:
+        if self._waiting and self._busy < self._most:
             self._start()
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_PATIENCE_SECONDS, self._start_another)
 
     async def _work(self) -> None:
-        while self._waiting:
-            group = self._take()
-            try:
-                outcomes = await self._append(group)
-            except Exception as error:  # noqa: BLE001 - given to each of those who wait
-                for call in group:
-                    if not call.done.done():
-                        call.done.set_exception(error)
+        try:
+            while self._waiting:
+                await self._append_group(self._take())
+        finally:
+            # In the same turn as the last answer: whoever asks next finds us idle.
+            self._busy -= 1
+
+    async def _append_group(self, group: list[Call]) -> None:
+        try:
+            outcomes = await self._append(group)
+        except Exception as error:  # noqa: BLE001 - given to each of those who wait
+            outcomes = [error] * len(group)
+        for call, outcome in zip(group, outcomes, strict=True):
+            if call.done.done():  # whoever asked has gone; it is done all the same
                 continue
-            for call, outcome in zip(group, outcomes, strict=True):
-                if call.done.done():  # whoever asked has gone; it is done all the same
-                    continue
-                if isinstance(outcome, RunError):
-                    call.done.set_exception(outcome)
-                else:
-                    call.done.set_result(outcome)
+            if isinstance(outcome, Exception):
+                call.done.set_exception(outcome)
+            else:
+                call.done.set_result(outcome)
 
     def _take(self) -> list[Call]:
         events = 0
