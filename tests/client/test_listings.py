@@ -31,14 +31,14 @@ def test_a_change_is_told_behind_the_cursor(client: Client, path: str) -> None:
     assert before.streams is None
     client.stream(f"{path}/new").create()
     told = client.changes(f"{path}/*", after=before.cursor, wait=5)
-    assert told.streams == [f"{path}/new"]
+    assert [stream.path for stream in told.streams or ()] == [f"{path}/new"]
     assert client.changes(f"{path}/*", after=told.cursor, wait=0.05).streams == []
 
 
 def test_the_asynchronous_client_does_the_same(client: Client, path: str) -> None:
     client.stream(f"{path}/a").create(data=b"[1,2,3]")
 
-    async def look() -> tuple[list[str], int, list[str] | None]:
+    async def look() -> tuple[list[str], int, object]:
         async with AsyncClient(client.base_url) as other:
             found = [stream.path async for stream in other.streams(f"{path}/**")]
             pieces = await other.splits(f"{path}/a", size=1)

@@ -49,10 +49,13 @@ class Splits(Struct, frozen=True):
 
 
 class Changed(Struct, frozen=True):
-    """Which streams changed behind a cursor; None where the server does not know."""
+    """Which streams changed behind a cursor."""
 
     cursor: str
-    streams: list[str] | None
+    streams: list[ListedStream] | None
+    """None where the server does not know: list the streams."""
+    gone: list[str] = []
+    """Those of them that are not there any more."""
 
 
 def streams(

@@ -124,7 +124,14 @@ class Listing:
             return refuse(wait)
         after = given.get("after", [""])[0]
         changed = await self.changes.wait(globs, after, min(wait, most) / 1000)
-        return json_response(200, {"cursor": changed.cursor, "streams": changed.streams})
+        answer: dict[str, object] = {"cursor": changed.cursor, "streams": None, "gone": []}
+        if changed.streams is not None:
+            store, now = self._context.store, self._context.clock()
+            found = {path: await store.head(path, now) for path in changed.streams}
+            there = [info for info in found.values() if isinstance(info, StreamInfo)]
+            answer["streams"] = [_described(info) for info in there]
+            answer["gone"] = sorted(found.keys() - {info.path for info in there})
+        return json_response(200, answer)
 
     def _globs(self, given: dict[str, list[str]]) -> list[str] | BadRequest:
         texts = given.get("glob", [ANY])

@@ -33,6 +33,11 @@ class Planner:
         """The streams that are there, and where each ends."""
         self._cursor = ""
 
+    @property
+    def has_looked(self) -> bool:
+        """Tell whether `tails` is known at all."""
+        return bool(self._cursor)
+
     def close(self) -> None:
         """Let go of the connections."""
         self.client.close()
@@ -49,11 +54,9 @@ class Planner:
         if changed.streams is None:
             self.tails = dict(self._listed())
             return
-        for path in changed.streams:
-            try:
-                self.tails[path] = self.client.stream(path).head().next_offset
-            except (StreamNotFound, StreamGone):
-                self.tails.pop(path, None)
+        self.tails |= {stream.path: stream.tail for stream in changed.streams}
+        for path in changed.gone:
+            self.tails.pop(path, None)
 
     def require_named(self) -> None:
         """Refuse a stream that was named and is not there."""

@@ -61,9 +61,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         planner = self.planner
-        planner.look()
+        if not planner.has_looked:
+            planner.look()
         end = self._reachable(start, limit)
-        if end == start and self._target is None and self.options.wait:
+        if end == start and self._target is None:
+            # Everything that was known is read: this is when to ask, and to wait if need be.
             planner.look(self.options.wait)
             end = self._reachable(start, limit)
         return end
