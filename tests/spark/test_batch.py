@@ -63,14 +63,13 @@ def test_a_range_of_offsets_is_read(reads: Reads, client: Client, room: str) -> 
     assert reads.batch(f"{room}/a", startingOffsets="latest").collect() == []
 
 
-def test_filters_leave_out_what_they_rule_out(reads: Reads, client: Client, room: str) -> None:
+def test_filters_of_one_query_do_not_touch_another(reads: Reads, client: Client, room: str) -> None:
     for name in ("a", "b"):
         fill(client, f"{room}/{name}")
-    everything = reads.batch(f"{room}/*", pushdown="true", splitBytes="2k")
-    offset = everything.filter(f.col("stream") == f"{room}/b").collect()[449].offset
-    late = everything.filter((f.col("stream") == f"{room}/b") & (f.col("offset") > offset))
-    assert [json.loads(row.value)["n"] for row in late.collect()] == list(range(450, 500))
-    assert late.rdd.getNumPartitions() < everything.rdd.getNumPartitions() / 4
+    everything = reads.batch(f"{room}/*", splitBytes="2k")
+    late = everything.filter((f.col("stream") == f"{room}/b") & (f.col("value").contains("49")))
+    assert {json.loads(row.value)["n"] for row in late.collect()} >= set(range(490, 500))
+    assert everything.count() == 2 * len(NUMBERS)
 
 
 def test_the_state_mode_gives_the_fields_of_changes(
@@ -86,7 +85,7 @@ def test_the_state_mode_gives_the_fields_of_changes(
     other = {"type": "order", "key": "9", "headers": {"operation": "delete"}}
     events = [change, {"headers": {"control": "reset"}}, other]
     client.stream(f"{room}/s").create(data=json.dumps(events).encode())
-    rows = reads.batch(f"{room}/s", mode="state", pushdown="true")
+    rows = reads.batch(f"{room}/s", mode="state")
     first, reset, last = rows.drop("stream", "offset").collect()
     assert first.asDict() == {
         "type": "user",

@@ -22,18 +22,30 @@ KILLS: Final = int(os.environ.get("HEADWATER_SPARK_KILLS", "3"))
 
 @contextmanager
 def driver(url: str, folder: Path, partitions: int) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.copying", url, str(folder / "c"), str(partitions)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    # Not a pipe: whatever outlives the driver would hold it open.
+    with (folder / "driver.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.copying", url, str(folder / "c"), str(partitions)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
         yield process
     finally:
+        kill_all(process.pid)
+        process.wait(20)
+
+
+def kill_all(driver: int) -> None:
+    """Kill a driver with its JVM, and its Python workers, which are a group of their own."""
+    left_over = workers(driver)
+    with suppress(ProcessLookupError):
+        os.killpg(driver, signal.SIGKILL)
+    for worker in left_over:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its JVM too, and workers follow it
-        process.communicate()
+            os.kill(worker, signal.SIGKILL)
 
 
 def copied(client: Client) -> list[int]:
@@ -60,7 +72,7 @@ def workers(driver: int) -> list[int]:
         below |= {pid for pid, (parent, _) in processes.items() if parent in below}
     return [
         pid
-        for pid in below
+        for pid in below - {driver}
         if b"pyspark." in processes[pid][1] and b"java" not in processes[pid][1].split(b"\0")[0]
     ]
 
@@ -92,20 +104,21 @@ def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> No
             kind = kinds[kill % 3]
             if kind == "worker":
                 for worker in workers(process.pid):
-                    os.kill(worker, signal.SIGKILL)
+                    with suppress(ProcessLookupError):
+                        os.kill(worker, signal.SIGKILL)
                 time.sleep(1)
             if kind == "server":
                 server.kill()
                 with ServerProcess("--store", store, "--port", port):
                     time.sleep(1)
-                    os.killpg(process.pid, signal.SIGKILL)
+                    kill_all(process.pid)
             else:
-                os.killpg(process.pid, signal.SIGKILL)
+                kill_all(process.pid)
     with (
         ServerProcess("--store", store, "--port", port) as server,
         Client(server.url) as client,
         driver(server.url, tmp_path, 2) as process,
     ):
-        _, told = process.communicate(timeout=120)
-        assert process.returncode == 0, told.decode()[-2000:]
+        code = process.wait(120)
+        assert code == 0, (tmp_path / "driver.log").read_text()[-2000:]
         assert sorted(copied(client)) == list(range(ROWS))

@@ -1,9 +1,9 @@
-"""How bytes are shared out, packed and pruned."""
+"""How bytes are shared out and packed."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.spark.ranges import LEAST_SHARE, Pruning, Range, pack, share
+from headwater.spark.ranges import LEAST_SHARE, Range, pack, share
 
 
 def offset(byte: int, epoch: int = 1) -> str:
@@ -52,15 +52,3 @@ def test_packing_keeps_the_order_and_the_size(sizes: list[int], size: int) -> No
     packed = pack(pieces, size)
     assert [piece for some in packed for piece in some] == pieces
     assert all(len(some) == 1 or sum(piece.bytes for piece in some) <= size for some in packed)
-
-
-def test_pruning_keeps_every_range_that_may_hold_a_wanted_row() -> None:
-    piece = Range("a/1", offset(10), offset(20))  # its rows have offsets 11 to 20
-    assert Pruning().wants(piece)
-    assert Pruning(behind=offset(20)).wants(piece)
-    assert not Pruning(behind=offset(21)).wants(piece)
-    assert Pruning(upto=offset(11)).wants(piece)
-    assert not Pruning(upto=offset(10)).wants(piece)
-    assert Pruning(streams=(frozenset({"a/1"}),), prefixes=("a/",)).wants(piece)
-    assert not Pruning(streams=(frozenset({"a/1"}), frozenset({"b"}))).wants(piece)
-    assert not Pruning(prefixes=("b",)).wants(piece)

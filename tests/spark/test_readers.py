@@ -6,13 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, GreaterThan, In, StringStartsWith
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
 from headwater.client import Client
 from headwater.errors import BadOption, CorruptMessage, StreamLost
-from headwater.spark.batch_reader import prune
 from headwater.spark.source import HeadwaterDataSource
 from headwater.spark.stream_reader import StreamReader
 from tests.support.server import ServerProcess
@@ -86,21 +85,20 @@ def test_columns_that_a_mode_does_not_have_are_refused(
             rows(server.url, room, schema, **options)
 
 
-def test_filters_say_what_is_wanted() -> None:
-    pruning = prune(
-        [
-            EqualTo(("stream",), "a/1"),
-            StringStartsWith(("stream",), "a"),
-            In(("type",), ("x", "y")),
-            EqualTo(("type",), "x"),
-            GreaterThan(("offset",), "5"),
-            GreaterThan(("other",), 1),
-        ]
-    )
-    assert pruning.wants_stream("a/1")
-    assert not pruning.wants_stream("a/2")
-    assert pruning.types == frozenset({"x"})
-    assert (pruning.behind, pruning.upto) == ("5", None)
+def test_only_the_types_that_were_chosen_come_and_control_events(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    changes = [
+        {"type": kind, "key": str(number), "headers": {"operation": "insert"}}
+        for number, kind in enumerate(["a", "b", "c", "a"])
+    ]
+    events = [*changes, {"headers": {"control": "reset"}}]
+    client.stream(room).create(data=json.dumps(events).encode())
+    everything = rows(server.url, room, mode="state")
+    found = rows(server.url, room, mode="state", types="a, c")
+    assert found == [everything[at] for at in (0, 2, 3, 4)]
+    with pytest.raises(BadOption, match="only changes have types"):
+        rows(server.url, room, types="a")
 
 
 def test_the_offset_is_a_map_that_only_grows_by_what_was_admitted(

@@ -46,6 +46,8 @@ class Columns(Struct):
     value_type: str
     shape: Shape | None
     """How to look into messages; None where they are given as they are."""
+    types: frozenset[str] | None = None
+    """The only types of changes that are wanted."""
 
     @staticmethod
     def of(options: SourceOptions, schema: StructType) -> "Columns":
@@ -64,13 +66,10 @@ class Columns(Struct):
                 if known.get(field.name) != field.dataType:
                     raise BadOption("mode", f"'{mode}' has no column '{field.name}' of this type")
             shape = EVENTS[mode].shape() if mode != "raw" else None
-        return Columns(mode, to_arrow_schema(schema, timezone="UTC"), options.value_type, shape)
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        return Columns(mode, arrow, options.value_type, shape, options.types)
 
-    def __reduce__(self) -> Any:
-        # A shape is made anew on the other side: its types are made at run time.
-        return _rebuilt, (self.mode, self.schema, self.value_type, self.shape)
-
-    def rows(self, batch: Batch, piece: Range, types: frozenset[str] | None) -> pa.RecordBatch:
+    def rows(self, batch: Batch, piece: Range) -> pa.RecordBatch:
         """Give the rows of a batch that lie within a range."""
         if not batch.is_json and batch.data:
             return self._whole(batch, piece)
@@ -80,14 +79,18 @@ class Columns(Struct):
             columns["value"] = self._value(texts)
         elif len(texts):
             parsed, corrupt = self._parsed(batch, piece, texts, offsets)
-            if types is not None and self.mode == "state":
-                kept = [at for at, row in enumerate(parsed) if row and row.type in types]
+            kept: Sequence[int] = range(len(parsed))
+            if self.types is not None:
+                kept = [at for at in kept if parsed[at] is None or self._wants(parsed[at])]
                 parsed = [parsed[at] for at in kept]
                 columns["offset"] = offsets.take(pa.array(kept, pa.int64()))
-                corrupt = {}
             columns |= self.shape.columns(parsed, self.schema)
-            columns[CORRUPT] = _column([corrupt.get(at) for at in range(len(parsed))])
+            columns[CORRUPT] = _column([corrupt.get(at) for at in kept])
         return self._record_batch(columns, piece.stream)
+
+    def _wants(self, change: Any) -> bool:
+        """Control events concern every type; a corrupt message might have had any."""
+        return change.headers.control is not None or change.type in (self.types or ())
 
     def _record_batch(self, columns: dict[str, pa.Array], stream: str) -> pa.RecordBatch:
         count = len(columns["offset"])
@@ -155,10 +158,6 @@ class Columns(Struct):
         for at in reasons:
             parsed[at] = None
         return parsed, {at: texts[at].as_py() for at in reasons}
-
-
-def _rebuilt(mode: Mode, schema: pa.Schema, value_type: str, shape: Shape | None) -> Columns:
-    return Columns(mode, schema, value_type, shape)
 
 
 def _split(batch: Batch, piece: Range) -> tuple[pa.BinaryArray, pa.StringArray]:

@@ -32,7 +32,7 @@ _SOURCE: Final = _SERVER | {
     "failondataloss",
     "oncorrupt",
     "waitseconds",
-    "pushdown",
+    "types",
 }
 _SINK: Final = _SERVER | {"contenttype", "createstreams", "writeid", "batchid"}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -66,7 +66,8 @@ class SourceOptions(Struct, frozen=True):
     fail_on_data_loss: bool = True
     corrupt_column: bool = False
     wait: float = WAIT_SECONDS
-    pushdown: bool = False
+    types: frozenset[str] | None = None
+    """In mode `state`: the only types of changes that are wanted."""
 
 
 class SinkOptions(Struct, frozen=True):
@@ -97,7 +98,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
         corrupt_column=_choice(options, "onCorrupt", ("fail", "column"), "fail") == "column",
         wait=_seconds(options, "waitSeconds", WAIT_SECONDS, MAX_WAIT),
-        pushdown=_boolean(options, "pushdown", default=False),
+        types=_types(options, mode),
     )
 
 
@@ -165,6 +166,15 @@ def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
     if not all(streams):
         raise BadOption("stream", "name a stream, several with commas between, or a glob as a/**")
     return streams
+
+
+def _types(options: Mapping[str, str], mode: str) -> frozenset[str] | None:
+    text = options.get("types")
+    if text is None:
+        return None
+    if mode != "state":
+        raise BadOption("types", "only changes have types: set the option mode to 'state'")
+    return frozenset(name.strip() for name in text.split(","))
 
 
 def _offsets(options: Mapping[str, str], name: str, default: Position) -> Position | dict[str, str]:

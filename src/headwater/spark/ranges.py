@@ -1,4 +1,4 @@
-"""Which bytes of which streams to read: shared out, packed into partitions, pruned. Pure rules.
+"""Which bytes of which streams to read: shared out and packed into partitions. Pure rules.
 
 Offsets of one stream sort as texts. Those of a Headwater server also tell a byte position, which is
 only used to weigh ranges against each other.
@@ -26,31 +26,6 @@ class Range(Struct, frozen=True):
     @property
     def bytes(self) -> int:
         return max(0, byte_of(self.end) - byte_of(self.start))
-
-
-class Pruning(Struct, frozen=True):
-    """What is known of the rows that are wanted, from filters."""
-
-    streams: tuple[frozenset[str], ...] = ()
-    """A wanted stream is in each of them."""
-    prefixes: tuple[str, ...] = ()
-    behind: str = ""
-    """Wanted offsets are not smaller."""
-    upto: str | None = None
-    """Wanted offsets are not greater."""
-    types: frozenset[str] | None = None
-
-    def wants_stream(self, stream: str) -> bool:
-        """Tell whether a stream may have wanted rows."""
-        return all(stream in names for names in self.streams) and all(
-            stream.startswith(prefix) for prefix in self.prefixes
-        )
-
-    def wants(self, piece: Range) -> bool:
-        """Tell whether a range may have wanted rows: their offsets lie behind its start."""
-        if not self.wants_stream(piece.stream) or piece.end < self.behind:
-            return False
-        return self.upto is None or piece.start < self.upto
 
 
 def byte_of(offset: str) -> int:

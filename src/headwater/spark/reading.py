@@ -11,7 +11,7 @@ from headwater.client import Client
 from headwater.errors import OffsetGone, StreamGone, StreamLost, StreamNotFound
 from headwater.spark.columns import Columns
 from headwater.spark.options import SourceOptions
-from headwater.spark.ranges import Pruning, Range
+from headwater.spark.ranges import Range
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -25,13 +25,13 @@ class Ranges(InputPartition):
 
 
 def read_ranges(
-    options: SourceOptions, columns: Columns, pruning: Pruning, partition: Ranges
+    options: SourceOptions, columns: Columns, partition: Ranges
 ) -> Iterator[pa.RecordBatch]:
     """Read the ranges of a partition, one after another."""
     with options.server.client() as client:
         for piece in partition.ranges:
             try:
-                yield from _read(client, columns, pruning, piece)
+                yield from _read(client, columns, piece)
             except (StreamNotFound, StreamGone, OffsetGone) as gone:
                 what = "was deleted and created again"
                 what = what if isinstance(gone, OffsetGone) else "was deleted"
@@ -41,11 +41,9 @@ def read_ranges(
                 log.warning("stream lost stream=%s offset=%s", piece.stream, piece.start)
 
 
-def _read(
-    client: Client, columns: Columns, pruning: Pruning, piece: Range
-) -> Iterator[pa.RecordBatch]:
+def _read(client: Client, columns: Columns, piece: Range) -> Iterator[pa.RecordBatch]:
     for batch in client.stream(piece.stream).read(piece.start):
-        rows = columns.rows(batch, piece, pruning.types)
+        rows = columns.rows(batch, piece)
         if rows.num_rows:
             yield rows
         if batch.offset >= piece.end:

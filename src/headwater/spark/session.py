@@ -17,7 +17,6 @@ from headwater.errors import NoJava
 LEAST_JAVA: Final = 17
 
 _SETTINGS: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.errors import BadOption
-from headwater.spark.batch_reader import BatchReader, PruningBatchReader
+from headwater.spark.batch_reader import BatchReader
 from headwater.spark.columns import default_schema
 from headwater.spark.options import sink_options, source_options
 from headwater.spark.sink import BatchWriter, StreamWriter
@@ -28,10 +28,7 @@ class HeadwaterDataSource(DataSource):
         return default_schema(source_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = source_options(self.options)
-        # Spark refuses a reader that takes filters unless its own setting allows them.
-        kind = PruningBatchReader if options.pushdown else BatchReader
-        return kind(options, schema)
+        return BatchReader(source_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = source_options(self.options)

@@ -21,7 +21,7 @@ from headwater.client import START
 from headwater.spark.columns import Columns
 from headwater.spark.options import SourceOptions
 from headwater.spark.planning import Planner
-from headwater.spark.ranges import Pruning, Range, byte_of, pack, share
+from headwater.spark.ranges import Range, byte_of, pack, share
 from headwater.spark.reading import Ranges, read_ranges
 
 Offsets = dict[str, str]
@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Ranges)  # noqa: S101 - there are no others
-        yield from read_ranges(self.options, self.columns, Pruning(), partition)
+        yield from read_ranges(self.options, self.columns, partition)
 
     def stop(self) -> None:
         if self._planner is not None:
