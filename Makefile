@@ -36,6 +36,7 @@ ifdef BENCH
 else
 	$(BIN)/python -m bench --store memory
 	$(BIN)/python -m bench --store disk
+	$(BIN)/python -m bench.client
 endif
 
 requirements: $(VENV)/.dev ## compile the pinned requirements anew

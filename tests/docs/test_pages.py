@@ -95,3 +95,30 @@ def _wait_until(check: Callable[[], bool]) -> None:
     while not check():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+CLIENT_OUTPUT = [
+    "buy milk\ncall Ada\nsleep\n",
+    "A stream is a log that you can read while it is written .\n",
+    "step 0\nstep 1\nstep 2\ndone\n",
+    "total 21\n",
+    "True\n",
+    "mail/ada {'subject': 'hello'}\n1 batch done\n",
+]
+
+
+@pytest.mark.parametrize("number", range(len(CLIENT_OUTPUT)))
+def test_the_examples_of_the_client_page_run(number: int, tmp_path: Path) -> None:
+    examples = [text for language, text in blocks("docs/client.md") if language == "python"]
+    assert len(examples) == len(CLIENT_OUTPUT)
+    with ServerProcess() as server:
+        done = subprocess.run(
+            [sys.executable, "-c", examples[number].replace("http://localhost:4437", server.url)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == CLIENT_OUTPUT[number]

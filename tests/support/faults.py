@@ -155,9 +155,8 @@ class FaultyProxy:
             return False
         if fault == "late answer":
             await asyncio.sleep(self._random.random() * 0.02)
-        writer.write(answer)
-        if fault == "twice":
-            writer.write(answer)
+        # Twice in one piece: a copy that came later could not be told from the next answer.
+        writer.write(answer + answer if fault == "twice" else answer)
         await writer.drain()
         return True
 

@@ -16,12 +16,14 @@ from headwater.client.reading import AsyncFollowing, AsyncReading, Following, Re
 from headwater.client.retry import NO_RETRY, Retry
 from headwater.client.stream import Stream
 from headwater.client.values import Appended, Batch, Created, Position, StreamInfo
+from headwater.client.worker import Worker
 from headwater.protocol.producers import ProducerClaim
 
 if TYPE_CHECKING:
     from headwater.client.async_client import AsyncClient
     from headwater.client.async_producer import AsyncProducer
     from headwater.client.async_stream import AsyncStream
+    from headwater.client.async_worker import AsyncWorker
     from headwater.client.deliveries import AsyncDelivery, Delivery
     from headwater.client.producer import Producer
     from headwater.client.producing import ProducerState
@@ -31,6 +33,7 @@ _ASYNC: Final = {
     "AsyncDelivery": "headwater.client.deliveries",
     "AsyncProducer": "headwater.client.async_producer",
     "AsyncStream": "headwater.client.async_stream",
+    "AsyncWorker": "headwater.client.async_worker",
     "Delivery": "headwater.client.deliveries",
     "Producer": "headwater.client.producer",
     "ProducerState": "headwater.client.producing",
@@ -49,6 +52,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncReading",
     "AsyncStream",
+    "AsyncWorker",
     "Batch",
     "Changed",
     "Client",
@@ -65,6 +69,7 @@ __all__ = [
     "Retry",
     "Stream",
     "StreamInfo",
+    "Worker",
 ]
 
 

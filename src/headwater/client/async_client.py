@@ -19,7 +19,17 @@ from headwater.client.following import Reader
 from headwater.client.listings import SPLIT_BYTES, Changed, ListedStream
 from headwater.client.messages import ROOT, Answer, Request, stream_url
 from headwater.client.retry import Retry
-from headwater.client.steps import Open, Pause, Receive, Send, Shut, Step, carry_out, read_on
+from headwater.client.steps import (
+    EVENT_PATIENCE,
+    Open,
+    Pause,
+    Receive,
+    Send,
+    Shut,
+    Step,
+    carry_out,
+    read_on,
+)
 from headwater.client.subscribing import AsyncSubscriptions
 from headwater.client.transport import Timeouts
 from headwater.client.values import Batch
@@ -44,6 +54,7 @@ class AsyncClient:
         retry: Retry | None = None,
         timeout: float = TIMEOUT,
         live_timeout: float = LIVE_TIMEOUT,
+        event_patience: float = EVENT_PATIENCE,
         root: str = ROOT,
         tls: ssl.SSLContext | None = None,
         on_retry: Callable[[ClientError, float], None] | None = None,
@@ -54,6 +65,7 @@ class AsyncClient:
         self.root = root
         self.retry = retry or Retry()
         self.timeouts = Timeouts(timeout, live_timeout)
+        self.event_patience = event_patience
         self.tls = tls
         self.on_retry = on_retry
         self._transport = AsyncTransport(self.timeouts, tls)
@@ -139,7 +151,7 @@ class AsyncClient:
 
     async def read(self, reader: Reader, scope: AsyncScope) -> AsyncIterator[Batch]:
         """Catch up and perhaps stay live, until there is no more, or the scope is stopped."""
-        steps = read_on(reader, self.retry, random.random, time.monotonic)
+        steps = read_on(reader, self.retry, random.random, time.monotonic, self.event_patience)
         scope.enter()
         result: Any = None
         error: ClientError | None = None

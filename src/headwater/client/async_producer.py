@@ -89,7 +89,7 @@ class AsyncProducer:
             await self._change()
         if outbox.failed is not None:
             raise outbox.failed
-        parcel, news = outbox.add(message, time.monotonic())
+        parcel, news = outbox.add(message, time.monotonic)
         if news:
             self._pumping.wake()
         delivery = AsyncDelivery(parcel)

@@ -14,6 +14,7 @@ from headwater.client.transport import (
     MAX_IDLE,
     Timeouts,
     default_tls,
+    has_something_to_say,
     lost,
     reason_of,
 )
@@ -106,6 +107,12 @@ class Connection(asyncio.Protocol):
         self.ended = True
         self._transport.abort()
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether it has ended, or speaks unasked, perhaps before the loop has heard of it."""
+        sock = self._transport.get_extra_info("socket")
+        return self.ended or sock is None or has_something_to_say(sock.fileno())
+
     def let_go(self) -> None:
         """Expect nothing more for now."""
         self._incoming = None
@@ -189,7 +196,7 @@ class AsyncTransport:
         while kept:
             connection = kept.pop()
             age = time.monotonic() - connection.idle_since
-            if connection.ended or (not request.repeatable and age > FRESH_SECONDS):
+            if connection.is_stale or (not request.repeatable and age > FRESH_SECONDS):
                 connection.abort()
                 continue
             self._busy.add(connection)

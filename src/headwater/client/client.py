@@ -13,7 +13,17 @@ from headwater.client.following import Reader
 from headwater.client.listings import SPLIT_BYTES, Changed, ListedStream
 from headwater.client.messages import ROOT, Request, stream_url
 from headwater.client.retry import Retry
-from headwater.client.steps import Open, Pause, Receive, Send, Shut, Step, carry_out, read_on
+from headwater.client.steps import (
+    EVENT_PATIENCE,
+    Open,
+    Pause,
+    Receive,
+    Send,
+    Shut,
+    Step,
+    carry_out,
+    read_on,
+)
 from headwater.client.stream import Stream
 from headwater.client.subscribing import Subscriptions
 from headwater.client.transport import Scope, Timeouts, Transport
@@ -47,6 +57,7 @@ class Client:
         retry: Retry | None = None,
         timeout: float = TIMEOUT,
         live_timeout: float = LIVE_TIMEOUT,
+        event_patience: float = EVENT_PATIENCE,
         root: str = ROOT,
         tls: "ssl.SSLContext | None" = None,
         on_retry: Callable[[ClientError, float], None] | None = None,
@@ -58,13 +69,16 @@ class Client:
         function that gives a token. `timeout` is how long to wait for a connection or an answer,
         in seconds. `live_timeout` is the longest silence in a live read before it is asked for
         anew: longer than the server's own limits, which end a long-poll after about 30 seconds and
-        SSE after about 60. `on_retry` is told the error and the pause before each new attempt.
+        SSE after about 60. An event stream that says nothing for `event_patience` seconds is held
+        back by something, and long-poll is used instead. `on_retry` is told the error and the
+        pause before each new attempt.
         """
         self.dressing = make_dressing(base_url, headers, params, auth)
         self.base_url = base_url
         self.root = root
         self.retry = retry or Retry()
         self.timeouts = Timeouts(timeout, live_timeout)
+        self.event_patience = event_patience
         self.tls = tls
         self.on_retry = on_retry
         self._transport = Transport(self.timeouts, tls)
@@ -150,7 +164,7 @@ class Client:
 
     def read(self, reader: Reader, scope: Scope) -> Iterator[Batch]:
         """Catch up and perhaps stay live, until there is no more, or the scope is stopped."""
-        steps = read_on(reader, self.retry, random.random, time.monotonic)
+        steps = read_on(reader, self.retry, random.random, time.monotonic, self.event_patience)
         result: Any = None
         error: ClientError | None = None
         try:

@@ -115,7 +115,7 @@ class Producer:
         with self._lock:
             if outbox.failed is not None or self._closed or outbox.full:
                 self._wait_for_room()
-            parcel, news = outbox.add(message, time.monotonic())
+            parcel, news = outbox.add(message, time.monotonic)
         if news:
             self._pump.wake_from_elsewhere()
         delivery = Delivery(parcel)

@@ -13,6 +13,7 @@ Items are filled into parcels, each the body of one append with a sequence numbe
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -141,7 +142,7 @@ class Outbox:
         """Whether everything is acknowledged or given up."""
         return self._filling is None and not self._ready and not self._flying
 
-    def add(self, message: bytes, now: float) -> tuple[Parcel, bool]:
+    def add(self, message: bytes, clock: Callable[[], float]) -> tuple[Parcel, bool]:
         """Take an item; gives its parcel, and whether the sender has to look again."""
         parcel = self._filling
         size = len(message)
@@ -150,7 +151,7 @@ class Outbox:
             self._cut()
             parcel, news = None, True
         if parcel is None:
-            parcel = self._filling = Parcel(now + self.options.linger)
+            parcel = self._filling = Parcel(clock() + self.options.linger)
             news = True
         parcel.messages.append(message)
         parcel.size += size + 1
@@ -227,7 +228,8 @@ class Outbox:
         number = appended.producer_seq
         if number is not None and number < parcel.seq:
             return ConnectionLost(self.url, origin_of(self.url), "it answered another request")
-        if appended.duplicate and not parcel.in_doubt:
+        # Closing without data is always answered like a duplicate.
+        if appended.duplicate and parcel.count and not parcel.in_doubt:
             return ProducerReused(
                 f"Number {parcel.seq} of producer {self.producer_id!r} in epoch {self.epoch} was "
                 f"used before at {self.url}, so this batch was not appended: another process has "

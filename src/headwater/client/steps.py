@@ -84,12 +84,12 @@ def carry_out(call: Call[T], retry: Retry, jitter: Jitter) -> Steps[T]:
 
 
 def read_on(
-    reader: Reader, retry: Retry, jitter: Jitter, clock: Clock
+    reader: Reader, retry: Retry, jitter: Jitter, clock: Clock, patience: float = EVENT_PATIENCE
 ) -> Generator[Step | Batch, Any, None]:
     """Catch up and, where the reader is to follow, stay live; the batches come between steps."""
     while not reader.done:
         if reader.streams:
-            yield from _follow_events(reader, retry, jitter, clock)
+            yield from _follow_events(reader, retry, jitter, clock, patience)
         else:
             batch: Batch | None = yield from carry_out(
                 Call(reader.request(), reader.take), retry, jitter
@@ -99,7 +99,7 @@ def read_on(
 
 
 def _follow_events(
-    reader: Reader, retry: Retry, jitter: Jitter, clock: Clock
+    reader: Reader, retry: Retry, jitter: Jitter, clock: Clock, patience: float
 ) -> Generator[Step | Batch, Any, None]:
     """Follow through SSE, one connection after another, as long as that works."""
     attempt = 0
@@ -109,10 +109,10 @@ def _follow_events(
         told = False
         began = clock()
         try:
-            answer: Answer | None = yield Open(request, EVENT_PATIENCE)
+            answer: Answer | None = yield Open(request, patience)
             events = reader.open_events(answer) if answer is not None else None
             while events is not None:
-                piece: bytes | None = yield Receive(None if events.told else EVENT_PATIENCE)
+                piece: bytes | None = yield Receive(None if events.told else patience)
                 if piece is None:
                     events = None
                     break

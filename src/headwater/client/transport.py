@@ -119,7 +119,7 @@ class Transport:
             if sock is None:
                 return self._dial(request, origin)
             too_old = fresh and time.monotonic() - since > FRESH_SECONDS
-            if not too_old and not _has_ended(sock):
+            if not too_old and not has_something_to_say(sock.fileno()):
                 return sock
             self.release(sock, request, reusable=False)
 
@@ -310,8 +310,8 @@ def shut(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-def _has_ended(sock: socket.socket) -> bool:
-    """Tell whether an idle connection has something to say: then it has ended, or lies."""
+def has_something_to_say(number: int) -> bool:
+    """Look at an idle connection: one that speaks unasked has ended, or says a thing twice."""
     poll = select.poll()
-    poll.register(sock, select.POLLIN)
+    poll.register(number, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,0 +1,263 @@
+"""What the clients do, sync and async, on our server and on the public one."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headwater import errors
+from headwater.client import AsyncClient, AsyncWorker, Batch, Client, Live, Retry, Worker
+from tests.support.faults import FaultyProxy
+from tests.support.peer import PeerProcess
+from tests.support.server import ServerProcess
+
+QUICK = Retry(attempts=5, first_delay=0.01, max_delay=0.05)
+
+
+@pytest.fixture(scope="module", params=["headwater", "node"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "node":
+        with PeerProcess() as peer:
+            yield peer.url
+    else:
+        with ServerProcess() as server:
+            yield server.url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with Client(url, retry=QUICK) as opened:
+        yield opened
+
+
+def test_every_item_can_be_resumed_behind(client: Client, path: str) -> None:
+    stream = client.stream(path)
+    stream.create()
+    for start in range(0, 30, 10):
+        stream.append_many(range(start, start + 10))
+    pairs = list(stream.read().items_with_offsets())
+    assert [item for item, _ in pairs] == list(range(30))
+    for item, position in pairs:
+        assert list(stream.read(str(position)).items()) == list(range(item + 1, 30))
+    again = [str(position) for _, position in stream.read(str(pairs[4][1])).items_with_offsets()]
+    assert list(stream.read(again[2]).items()) == list(range(8, 30))
+
+
+def test_views_give_bytes_text_items_and_batches(client: Client, path: str) -> None:
+    stream = client.stream(path)
+    stream.create("text/plain")
+    for piece in (b"a\xc3", b"\xa4\n", b"z"):
+        stream.append(piece)
+    stream.close()
+    assert b"".join(stream.read().bytes()) == "aä\nz".encode()
+    assert "".join(stream.follow().text()) == "aä\nz"
+    reading = stream.read()
+    batches = list(reading)
+    assert batches[-1].up_to_date
+    assert batches[-1].closed
+    assert reading.closed
+    assert reading.offset == batches[-1].offset == stream.head().offset
+    with pytest.raises(TypeError, match="text/plain"):
+        list(stream.read().items())
+
+
+def test_a_position_beyond_the_end_is_of_another_stream(client: Client, path: str) -> None:
+    stream = client.stream(path)
+    stream.create(data=1)
+    with pytest.raises(errors.StreamRecreated) as caught:
+        list(stream.read("-1,5"))
+    assert "read again from -1" in caught.value.hint
+    with pytest.raises(ValueError, match="no offset"):
+        stream.read("-1,x")
+
+
+@pytest.mark.parametrize("live", ["auto", "sse", "long-poll"])
+def test_a_follower_is_stopped_from_another_thread(client: Client, path: str, live: Live) -> None:
+    stream = client.stream(path)
+    stream.create(data=1)
+    following = stream.follow(live=live)
+    threading.Timer(0.3, following.stop).start()
+    began = time.monotonic()
+    assert list(following.items()) == [1]
+    assert time.monotonic() - began < 5
+    assert list(stream.read(following.offset).items()) == []
+
+
+@pytest.mark.parametrize("live", ["auto", "sse", "long-poll"])
+def test_a_follower_is_stopped_from_another_task_or_cancelled(
+    url: str, path: str, live: Live
+) -> None:
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+            stream = client.stream(path)
+            await stream.create(data=1)
+            following = stream.follow(live=live)
+            asyncio.get_running_loop().call_later(0.2, following.stop)
+            async with asyncio.timeout(5):
+                assert [item async for item in following.items()] == [1]
+
+            async def forever() -> None:
+                async for _ in stream.follow(live=live):
+                    pass
+
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await forever()
+            assert (await stream.append(2)).offset
+
+    asyncio.run(main())
+
+
+def test_values_made_anew_for_each_request(url: str, path: str) -> None:
+    made: list[str] = []
+
+    def token() -> str:
+        made.append(f"token-{len(made)}")
+        return made[-1]
+
+    with Client(url, auth=token, params={"trace": lambda: str(len(made))}) as client:
+        stream = client.stream(path)
+        stream.create()
+        stream.append(1)
+        assert len(made) == 2
+
+    async def fresh() -> str:
+        await asyncio.sleep(0)
+        return token()
+
+    async def main() -> None:
+        async with AsyncClient(url, auth=fresh, headers={"X-Trace": "1"}) as client:
+            assert await client.stream(path).exists()
+
+    asyncio.run(main())
+    assert len(made) == 3
+
+
+def test_where_a_proxy_holds_events_back_it_polls(url: str, path: str) -> None:
+    with (
+        FaultyProxy(url, seed=0, chance=0) as proxy,
+        Client(proxy.url, event_patience=0.5) as client,
+    ):
+        proxy.buffers_events = True
+        stream = client.stream(path)
+        stream.create(data=0)
+        following = stream.follow(live="auto")
+        items = following.items()
+        assert next(items) == 0
+        threading.Timer(1.0, stream.append, (1,)).start()
+        began = time.monotonic()
+        assert next(items) == 1
+        assert time.monotonic() - began < 5
+        following.stop()
+
+
+def test_every_operation_is_there_when_awaited(url: str, path: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+            stream = client.stream(path)
+            assert not await stream.exists()
+            assert (await stream.create()).new
+            first = await stream.append({"n": 1})
+            await stream.append_many([2, 3], idempotent=True)
+            await stream.append(4, seq="a")
+            assert (await stream.head()).offset > first.offset
+            pairs = [pair async for pair in stream.read().items_with_offsets()]
+            assert [item for item, _ in pairs] == [{"n": 1}, 2, 3, 4]
+            await stream.fork(f"{path}/fork", offset=first.offset)
+            fork = client.stream(f"{path}/fork")
+            assert [item async for item in fork.read().items()] == [{"n": 1}]
+            assert (await stream.close(5)).closed
+            with pytest.raises(errors.StreamClosed) as caught:
+                await stream.append(6)
+            error = caught.value
+            assert (error.status, error.url) == (409, stream.url)
+            assert error.hint
+            assert error.code == "stream-closed"
+            assert [item async for item in stream.follow().items()] == [{"n": 1}, 2, 3, 4, 5]
+            await fork.delete()
+            with pytest.raises(errors.StreamNotFound):
+                await fork.head()
+
+    asyncio.run(main())
+
+
+def test_a_worker_claims_hands_over_and_acks(client: Client, path: str) -> None:
+    wake, name = f"{path}/wake", path.replace("/", "-")
+    client.stream(wake).create()
+    client.subscriptions.create(name, pattern=f"{path}/work/*", wake_stream=wake, lease=1.0)
+    done: list[object] = []
+
+    def handle(_path: str, batch: Batch) -> None:
+        if not done:
+            time.sleep(1.5)  # longer than the lease: heartbeats keep it
+        done.extend(batch.items())
+
+    worker = Worker(client, name, handle)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    time.sleep(0.3)
+    client.stream(f"{path}/work/a").create()
+    client.stream(f"{path}/work/a").append_many([1, 2])
+    _wait_until(lambda: done == [1, 2])
+    client.stream(f"{path}/work/a").append(3)
+    _wait_until(lambda: done == [1, 2, 3])
+    worker.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_worker_that_fails_lets_go_of_its_claim(client: Client, url: str, path: str) -> None:
+    wake, name = f"{path}/wake", path.replace("/", "-")
+    client.stream(wake).create()
+    client.subscriptions.create(name, pattern=f"{path}/work/*", wake_stream=wake)
+    client.stream(f"{path}/work/a").create()
+    client.stream(f"{path}/work/a").append(1)
+
+    def broken(_path: str, _batch: Batch) -> None:
+        raise RuntimeError("the work failed")
+
+    with pytest.raises(RuntimeError, match="the work failed"):
+        _until_claimed(Worker(client, name, broken))
+    done: list[object] = []
+
+    async def main() -> None:
+        async def handle(_path: str, batch: Batch) -> None:
+            done.extend(batch.items())
+
+        async with AsyncClient(url) as awaited:
+            worker = AsyncWorker(awaited, name, handle)
+            for _ in range(100):
+                if await worker.run_once():
+                    break
+                await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+    assert done == [1]
+    client.subscriptions.delete(name)
+
+
+def test_subscriptions_are_listed_by_our_server(server: ServerProcess, path: str) -> None:
+    with Client(server.url) as client:
+        client.stream(f"{path}/wake").create()
+        name = path.replace("/", "-")
+        client.subscriptions.create(name, streams=[f"{path}/a"], wake_stream=f"{path}/wake")
+        assert name in [one["id"] for one in client.subscriptions]
+        assert client.subscriptions.show(name)["type"] == "pull-wake"
+    with pytest.raises(ValueError, match="either wake_stream or webhook"):
+        client.subscriptions.create("x", pattern="*")
+
+
+def _until_claimed(worker: Worker) -> None:
+    until = time.monotonic() + 10
+    while not worker.run_once():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def _wait_until(check: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < until
+        time.sleep(0.01)

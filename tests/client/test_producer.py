@@ -1,0 +1,292 @@
+"""A producer tells what became of each item, and never waits for ever."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headwater import errors
+from headwater.client import (
+    NO_RETRY,
+    Appended,
+    AsyncClient,
+    AsyncProducer,
+    Client,
+    Delivery,
+    Producer,
+    ProducerClaim,
+    ProducerState,
+    Retry,
+    Stream,
+)
+from tests.support.peer import PeerProcess
+from tests.support.proxy import Proxy
+from tests.support.server import ServerProcess
+
+
+@pytest.fixture(scope="module", params=["headwater", "node"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "node":
+        with PeerProcess() as peer:
+            yield peer.url
+    else:
+        with ServerProcess() as server:
+            yield server.url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with Client(url) as opened:
+        yield opened
+
+
+def items(stream: Stream) -> list[object]:
+    return list(stream.read().items())
+
+
+def test_each_item_has_a_future_and_a_callback(stream: Stream) -> None:
+    told: list[Delivery] = []
+    with Producer(stream, "p") as producer:
+        first = producer.append({"n": 1}, callback=told.append)
+        second = producer.append([1, 2])
+        assert isinstance(first.result(10), Appended)
+        assert second.result(10).offset >= first.result().offset
+    assert told[0].done()
+    assert told[0].exception() is None
+    assert items(stream) == [{"n": 1}, [1, 2]]
+
+
+def test_batches_are_cut_by_count_bytes_and_time(stream: Stream) -> None:
+    def batches(count: int, **options: float) -> int:
+        with Producer(stream, f"p-{options}", linger=10, **options) as producer:  # type: ignore[arg-type] # by name
+            for number in range(count):
+                producer.append(number)
+            producer.flush()
+            return producer.state().next_seq
+
+    assert batches(10, max_batch_items=5) == 2
+    assert batches(10, max_batch_bytes=6) == 4
+    assert batches(10) == 1
+    with Producer(stream, "timed", linger=0.05) as producer:
+        assert producer.append(1).result(5).offset  # nobody flushes
+
+
+def test_the_stream_is_closed_in_one_step_with_the_last_batch(stream: Stream) -> None:
+    with Producer(stream, "p") as producer:
+        producer.append("last")
+        closed = producer.close(close_stream=True)
+    assert closed is not None
+    assert closed.closed
+    batch = next(stream.read())
+    assert batch.items() == ["last"]
+    assert batch.closed
+    assert producer.state().next_seq == 1  # one batch, not two
+
+
+def test_a_closed_stream_is_told_at_once_and_ever_after(stream: Stream) -> None:
+    stream.close()
+    producer = Producer(stream, "p")
+    delivery = producer.append(1)
+    with pytest.raises(errors.StreamClosed) as caught:
+        delivery.result(10)
+    assert caught.value.hint
+    with pytest.raises(errors.StreamClosed):
+        producer.append(2)
+    with pytest.raises(errors.StreamClosed):
+        producer.flush(10)
+    with pytest.raises(errors.StreamClosed):
+        producer.close(timeout=10)
+    with pytest.raises(errors.StreamClosed):
+        producer.append(3)
+
+
+def test_what_comes_behind_a_failure_fails_too(stream: Stream) -> None:
+    producer = Producer(stream, "p", linger=10, max_batch_items=1)
+    stream.close()
+    deliveries: list[Delivery] = []
+
+    def append_all() -> None:
+        deliveries.extend(producer.append(number) for number in range(100_000))
+
+    with pytest.raises(errors.StreamClosed):
+        append_all()
+    producer.abandon()
+    assert deliveries
+    kinds = {type(delivery.exception(10)) for delivery in deliveries}
+    assert errors.StreamClosed in kinds
+    assert kinds <= {errors.StreamClosed, errors.Undelivered}
+
+
+def test_a_newer_session_fences_an_older_one(stream: Stream) -> None:
+    old = Producer(stream, "p")
+    old.append("old").result(10)
+    with Producer(stream, "p", epoch=3) as new:
+        new.append("new")
+    with pytest.raises(errors.ProducerFenced) as caught:
+        old.append("zombie").result(10)
+    assert caught.value.current_epoch == 3
+    old.abandon()
+    with Producer(stream, "p", auto_claim=True) as claiming:
+        claiming.append("claimed")
+        claiming.flush(10)
+        assert claiming.epoch == 4
+    assert items(stream) == ["old", "new", "claimed"]
+
+
+def test_a_gap_that_can_not_heal_is_an_error_of_its_own(stream: Stream) -> None:
+    state = ProducerState("p", 0, 5, 0)
+    producer = Producer(stream, "p", state=state)
+    with pytest.raises(errors.ProducerGap) as caught:
+        producer.append(1).result(10)
+    assert (caught.value.expected, caught.value.received) == (0, 5)
+    producer.abandon()
+
+
+def test_numbers_that_another_process_used_are_told_instead_of_dropped(stream: Stream) -> None:
+    with Producer(stream, "p") as first:
+        first.append(1)
+    again = Producer(stream, "p")
+    with pytest.raises(errors.ProducerReused, match="was not appended"):
+        again.append(2).result(10)
+    again.abandon()
+    assert items(stream) == [1]
+
+
+def test_a_full_queue_raises_or_waits_as_chosen(stream: Stream) -> None:
+    producer = Producer(stream, "p", linger=10, max_queue=2, on_full="raise")
+    producer.append(1)
+    producer.append(2)
+    with pytest.raises(errors.QueueFull):
+        producer.append(3)
+    producer.flush(10)
+    producer.append(3)
+    producer.close(timeout=10)
+    with Producer(stream, "q", linger=0.01, max_queue=1) as waiting:
+        for number in range(4, 8):
+            waiting.append(number)
+    assert items(stream) == list(range(1, 8))
+    with pytest.raises(errors.ProducerClosed):
+        waiting.append(9)
+
+
+def test_a_server_that_stays_away_fails_the_deliveries(url: str, path: str) -> None:
+    with Proxy(url) as proxy, Client(proxy.url, retry=Retry(attempts=3, first_delay=0.01)) as away:
+        stream = away.stream(path)
+        stream.create()
+        producer = Producer(stream, "p", max_queue=1)
+        proxy.down = True
+        proxy.cut()
+        lost = producer.append(1)
+        with pytest.raises((errors.ConnectionLost, errors.Unreachable)):
+            producer.append(2)  # waits for room, and must not wait for ever
+        assert lost.exception(10) is not None
+        producer.abandon()
+
+
+def test_a_saved_state_goes_on_without_a_duplicate(stream: Stream) -> None:
+    saved: list[bytes] = []
+    first = Producer(stream, "p", save=lambda state: saved.append(state.to_bytes()))
+    first.append(1).result(10)
+    first.append(2).result(10)
+    first.abandon()
+    # The last state was kept before the second batch was sent: its answer is not known to it.
+    state = ProducerState.from_bytes(saved[-1])
+    assert state.items == 2
+    assert [one.seq for one in state.unconfirmed] == [1]
+    with Producer(stream, "p", state=state) as second:
+        second.append(3)
+    assert items(stream) == [1, 2, 3]
+
+
+def test_values_that_can_not_be_used_are_refused_at_once(stream: Stream) -> None:
+    for options in (
+        {"max_batch_bytes": 0},
+        {"max_batch_items": 0},
+        {"max_in_flight": 0},
+        {"max_queue": 0},
+        {"linger": -1},
+        {"epoch": -1},
+        {"on_full": "drop"},
+    ):
+        with pytest.raises(ValueError, match="can't be used"):
+            Producer(stream, "p", **options)
+    with pytest.raises(ValueError, match="producer_id"):
+        Producer(stream, "")
+    with Producer(stream, "p") as producer, pytest.raises(TypeError):
+        producer.append(object())
+
+
+def test_several_threads_share_a_producer(stream: Stream) -> None:
+    with Producer(stream, "p") as producer:
+
+        def write(start: int) -> None:
+            for number in range(start, start + 1000):
+                producer.append(number)
+
+        threads = [threading.Thread(target=write, args=(n * 1000,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = items(stream)
+    assert sorted(found, key=lambda n: int(str(n))) == list(range(4000))
+    for start in range(0, 4000, 1000):
+        mine = [n for n in found if isinstance(n, int) and start <= n < start + 1000]
+        assert mine == sorted(mine)
+
+
+def test_the_asynchronous_producer_does_the_same(url: str, path: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+            stream = client.stream(path)
+            await stream.create()
+            told: list[bool] = []
+            async with AsyncProducer(stream, "p") as producer:
+                first = await producer.append(1, callback=lambda one: told.append(one.done()))
+                assert (await first).offset
+                await producer.append(2)
+                await producer.flush()
+                state = producer.state()
+                assert (state.next_seq, state.items) == (2, 2)
+                closed = await producer.close(close_stream=True)
+                assert closed is not None
+                assert closed.closed
+            assert told == [True]
+            late = AsyncProducer(stream, "q")
+            delivery = await late.append(3)
+            with pytest.raises(errors.StreamClosed):
+                await asyncio.wait_for(_awaited(delivery), 10)
+            with pytest.raises(errors.StreamClosed):
+                await late.append(4)
+            await late.abandon()
+            assert [item async for item in stream.read().items()] == [1, 2]
+
+    asyncio.run(main())
+
+
+async def _awaited(delivery: object) -> object:
+    return await delivery  # type: ignore[misc] # an awaitable of ours
+
+
+def test_an_idempotent_append_is_repeated_and_stays_one(url: str, path: str) -> None:
+    retry = Retry(attempts=5, first_delay=0.01)
+    with Proxy(url) as proxy, Client(proxy.url, retry=retry) as client:
+        stream = client.stream(path)
+        stream.create()
+        proxy.lose_answers(2)
+        assert stream.append("once", idempotent=True).duplicate
+        assert not stream.append("twice", idempotent=True).duplicate
+        assert items(stream) == ["once", "twice"]
+
+
+def test_a_producer_is_not_slowed_down_by_an_idle_client(client: Client, path: str) -> None:
+    with Client(client.base_url, retry=NO_RETRY) as one:
+        stream = one.stream(path)
+        stream.create()
+        stream.append(0, producer=ProducerClaim("other", 0, 0))
+        began = time.monotonic()
+        with Producer(stream, "p") as producer:
+            producer.append(1)
+        assert time.monotonic() - began < 5
