@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import threading
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +39,7 @@ def rows(
 
 
 def following(url: str, stream: str, **options: str) -> StreamReader:
-    found = source(url, stream, waitSeconds="0", **options)
+    found = source(url, stream, **{"waitSeconds": "0", **options})
     reader = found.streamReader(found.schema())
     assert isinstance(reader, StreamReader)
     return reader
@@ -154,6 +156,27 @@ def test_streams_appear_and_vanish(server: ServerProcess, client: Client, room: 
     assert careless.partitions(end, later) == []
     assert careless.latestOffset(later, EVERYTHING).keys() == {f"{room}/b"}
     careless.stop()
+
+
+def test_an_idle_query_waits_on_the_server_and_is_woken(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    client.stream(f"{room}/a").create(data=b"[1]")
+    reader = following(server.url, f"{room}/*", waitSeconds="0.5")
+    at = reader.latestOffset({}, EVERYTHING)
+    began = time.monotonic()
+    assert reader.latestOffset(at, EVERYTHING) == at
+    assert time.monotonic() - began > 0.4
+    reader.stop()
+    patient = following(server.url, f"{room}/*", waitSeconds="20")
+    assert patient.latestOffset({}, EVERYTHING) == at
+    timer = threading.Timer(0.3, lambda: client.stream(f"{room}/b").create(data=b"[2]"))
+    timer.start()
+    began = time.monotonic()
+    assert patient.latestOffset(at, EVERYTHING).keys() == {f"{room}/a", f"{room}/b"}
+    assert time.monotonic() - began < 5
+    timer.join()
+    patient.stop()
 
 
 def test_a_stream_that_is_no_longer_asked_for_is_no_loss(
