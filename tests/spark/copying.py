@@ -12,7 +12,7 @@ def main(url: str, checkpoint: str, partitions: int) -> None:
     # A replayed batch is not split as it was: the sink must not lean on partitions.
     numbers = (
         spark.readStream.format("headwater")
-        .options(url=url, stream="in/*", maxBytesPerTrigger="2000")
+        .options(url=url, stream="in/*", maxBytesPerTrigger="3000")
         .schema("n long")
         .load()
         .repartition(partitions)

@@ -15,7 +15,7 @@ from typing import Final
 from headwater.client import Client, Retry
 from tests.support.server import ServerProcess
 
-ROWS: Final = 3000
+ROWS: Final = 1200
 KILLS: Final = int(os.environ.get("HEADWATER_SPARK_KILLS", "3"))
 """`make test` kills three times; a longer run is asked for by the environment."""
 
