@@ -383,9 +383,9 @@ class NoJava(SparkError):
 
     def __init__(self, found: str, least: int) -> None:
         super().__init__(
-            f"Spark needs Java {least} or newer, and {found}. Install one (on Debian: apt-get "
-            f"install openjdk-{least}-jre-headless), set JAVA_HOME to it, or install "
-            "'headwater[spark,jdk]', which brings one along."
+            f"Spark needs Java {least} or newer, and {found}. Install one (on Debian and Ubuntu: "
+            f"apt-get install openjdk-{least}-jre-headless; on macOS: brew install openjdk@{least}) "
+            "or set JAVA_HOME to one."
         )
 
 

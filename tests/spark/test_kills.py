@@ -21,11 +21,16 @@ KILLS: Final = int(os.environ.get("HEADWATER_SPARK_KILLS", "3"))
 
 
 @contextmanager
-def driver(url: str, folder: Path, partitions: int) -> Iterator[subprocess.Popen[bytes]]:
+def driver(
+    url: str, folder: Path, partitions: int, limit: str
+) -> Iterator[subprocess.Popen[bytes]]:
     # Not a pipe: whatever outlives the driver would hold it open.
     with (folder / "driver.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.copying", url, str(folder / "c"), str(partitions)],
+            [
+                *(sys.executable, "-m", "tests.spark.copying"),
+                *(url, str(folder / "c"), str(partitions), limit),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -93,15 +98,16 @@ def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> No
         with (
             ServerProcess("--store", store, "--port", port) as server,
             Client(server.url, retry=Retry()) as client,
-            driver(server.url, tmp_path, 1 + kill % 3) as process,
+            driver(server.url, tmp_path, 1 + kill % 3, "3000") as process,
         ):
             before = len(copied(client))
             until = time.monotonic() + 60
             while len(copied(client)) == before and process.poll() is None:
                 assert time.monotonic() < until
                 time.sleep(0.01)
-            time.sleep(chance.random())
             kind = kinds[kill % 3]
+            if kill:  # at first at once: right behind an append, before Spark notes it as done
+                time.sleep(chance.random())
             if kind == "worker":
                 for worker in workers(process.pid):
                     with suppress(ProcessLookupError):
@@ -117,7 +123,7 @@ def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> No
     with (
         ServerProcess("--store", store, "--port", port) as server,
         Client(server.url) as client,
-        driver(server.url, tmp_path, 2) as process,
+        driver(server.url, tmp_path, 2, "1m") as process,
     ):
         code = process.wait(120)
         assert code == 0, (tmp_path / "driver.log").read_text()[-2000:]

