@@ -384,8 +384,8 @@ class NoJava(SparkError):
     def __init__(self, found: str, least: int) -> None:
         super().__init__(
             f"Spark needs Java {least} or newer, and {found}. Install one (on Debian and Ubuntu: "
-            f"apt-get install openjdk-{least}-jre-headless; on macOS: brew install openjdk@{least}) "
-            "or set JAVA_HOME to one."
+            f"apt-get install openjdk-{least}-jre-headless; on macOS: brew install openjdk@{least}"
+            "), or set JAVA_HOME to one."
         )
 
 
