@@ -29,6 +29,13 @@
     │   ├── CollectionStopped      a collection met a value that its policy stops at
     │   ├── StateFileError         a state file can't be used
     │   └── TxidTimeout            a transaction was not seen in time
+    ├── SparkError                 the Spark source or sink can't do what it was asked to
+    │   ├── NoJava                 there is no Java that Spark can run on
+    │   ├── BadOption              an option of the source or the sink can't be used
+    │   ├── CorruptMessage         a message is not what the chosen mode reads
+    │   ├── StreamLost             a stream was deleted or recreated under a running query
+    │   ├── BadRow                 a row can't be written to a stream
+    │   └── BatchRefused           a stream takes nothing of this batch
     └── ClientError                a request to a stream server has failed
         ├── ClientClosed           the client was closed, so nothing was sent
         ├── Unreachable            no connection could be made, so nothing was sent
@@ -594,3 +601,67 @@ class ServerFailed(RequestRefused):
     hint = "Look at the server's log, then try again."
     retry_after: float | None = None
     """Seconds to wait, where the server says."""
+
+
+class SparkError(HeadwaterError):
+    """The Spark source or sink can't do what it was asked to."""
+
+
+class NoJava(SparkError):
+    """There is no Java that Spark can run on."""
+
+    def __init__(self, found: str, least: int) -> None:
+        super().__init__(
+            f"Spark needs Java {least} or newer, and {found}. Install one (on Debian and Ubuntu: "
+            f"apt-get install openjdk-{least}-jre-headless; on macOS: brew install openjdk@{least}"
+            "), or set JAVA_HOME to one."
+        )
+
+
+class BadOption(SparkError):
+    """An option of the source or the sink can't be used."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"option '{name}' can't be used: {reason}.")
+        self.name = name
+        self.reason = reason
+
+
+class CorruptMessage(SparkError):
+    """A message is not what the chosen mode reads."""
+
+    def __init__(self, stream: str, offset: str, mode: str, reason: str) -> None:
+        super().__init__(
+            f"The message of '{stream}' that ends at offset {offset} can't be read in mode "
+            f"'{mode}': {reason}. Have it put into a column with a '_corrupt' column in the schema "
+            "or the option onCorrupt=column, or read it in mode 'raw'."
+        )
+        self.stream = stream
+        self.offset = offset
+
+
+class StreamLost(SparkError):
+    """A stream was deleted or created anew since the query has read it."""
+
+    def __init__(self, stream: str, offset: str, what: str) -> None:
+        super().__init__(
+            f"'{stream}' {what} since it was read up to offset {offset}: what it held behind that "
+            "is gone. To go on without it, set the option failOnDataLoss to false."
+        )
+        self.stream = stream
+        self.offset = offset
+
+
+class BadRow(SparkError):
+    """A row can't be written to a stream."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"A row can't be written: {reason}. Nothing of this batch was appended.")
+
+
+class BatchRefused(SparkError):
+    """A stream takes nothing of this batch."""
+
+    def __init__(self, stream: str, reason: str) -> None:
+        super().__init__(f"'{stream}' did not take the batch: {reason}")
+        self.stream = stream

@@ -124,6 +124,7 @@ CLIENT_OUTPUT = [
     "total 21\n",
     "True\n",
     "mail/ada {'subject': 'hello'}\n1 batch done\n",
+    "['shop/north', 'shop/south']\n2 pieces\n['shop/south']\n",
 ]
 
 

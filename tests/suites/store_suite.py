@@ -12,6 +12,7 @@ from tests.suites.store_documents import Keeping, Listing, Observing
 from tests.suites.store_expiring import Expiring, Reaping
 from tests.suites.store_forking import Chaining, Forking, Inheriting, KeepingAlive
 from tests.suites.store_reading import Cutting, Reading, Refusing
+from tests.suites.store_splitting import Splitting
 from tests.suites.store_watching import Watching
 from tests.suites.store_writing import Appending, Closing, Creating, Deleting, Opening, Producing
 
@@ -26,6 +27,7 @@ class StoreSuite(
     Reading,
     Cutting,
     Refusing,
+    Splitting,
     Expiring,
     Reaping,
     Watching,

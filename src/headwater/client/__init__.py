@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headwater.client.calls import NOW, START
 from headwater.client.client import DEFAULT_URL, Client
 from headwater.client.following import Live
+from headwater.client.listings import Changed, ListedStream
 from headwater.client.reading import AsyncFollowing, AsyncReading, Following, Reading
 from headwater.client.retry import NO_RETRY, Retry
 from headwater.client.stream import Stream
@@ -53,10 +54,12 @@ __all__ = [
     "AsyncStream",
     "AsyncWorker",
     "Batch",
+    "Changed",
     "Client",
     "Created",
     "Delivery",
     "Following",
+    "ListedStream",
     "Live",
     "Position",
     "Producer",

@@ -8,13 +8,15 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Self, TypeVar
 
+from headwater.client import listings
 from headwater.client.async_scope import AsyncScope
 from headwater.client.async_stream import AsyncStream
 from headwater.client.async_transport import AsyncTransport
-from headwater.client.calls import Call
+from headwater.client.calls import NOW, START, Call
 from headwater.client.client import DEFAULT_URL, LIVE_TIMEOUT, TIMEOUT
 from headwater.client.dressing import AsyncValue, Auth, as_header, dressed, make_dressing
 from headwater.client.following import Reader
+from headwater.client.listings import SPLIT_BYTES, Changed, ListedStream
 from headwater.client.messages import ROOT, Answer, Request, stream_url
 from headwater.client.retry import Retry
 from headwater.client.steps import (
@@ -71,6 +73,45 @@ class AsyncClient:
     def stream(self, path: str, *, content_type: str | None = None) -> AsyncStream:
         """Name a stream by its path, such as `chat/42`, or by a whole URL."""
         return AsyncStream(self, stream_url(self.base_url, path, self.root), content_type)
+
+    async def streams(self, glob: str = "**") -> AsyncIterator[ListedStream]:
+        """List the streams whose paths match a glob, in the order of paths.
+
+        In a glob a segment may be `*`, for any one, or `**`, for any number of segments.
+        """
+        after: str | None = ""
+        while after is not None:
+            page = await self.run(listings.streams(self.base_url, glob, after, root=self.root))
+            for listed in page.streams:
+                yield listed
+            after = page.next
+
+    async def splits(
+        self, path: str, start: str = START, end: str = NOW, *, size: int = SPLIT_BYTES
+    ) -> list[str]:
+        """Cut a range of a stream into pieces of about `size` bytes, at message boundaries.
+
+        Gives the offsets from the beginning of the range to its end: one more than pieces.
+        """
+        offsets: list[str] = []
+        going_on: str | None = start
+        while going_on is not None:
+            cut = await self.run(
+                listings.splits(self.base_url, path, going_on, end, size, root=self.root)
+            )
+            offsets += cut.offsets[1:] if offsets else cut.offsets
+            going_on = cut.next
+        return offsets
+
+    async def changes(self, *globs: str, after: str = "", wait: float = 20.0) -> Changed:
+        """Wait until a stream changes that matches one of the globs, for at most `wait` seconds.
+
+        Begin without a cursor, look at the streams, then ask for what changed after the cursor of
+        the last answer: no change is missed.
+        """
+        return await self.run(
+            listings.changes(self.base_url, globs or ("**",), after, wait, root=self.root)
+        )
 
     @property
     def subscriptions(self) -> AsyncSubscriptions:

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from headwater.client.calls import Call
+from headwater.client import listings
+from headwater.client.calls import NOW, START, Call
 from headwater.client.dressing import Auth, Value, as_header, dressed, make_dressing
 from headwater.client.following import Reader
+from headwater.client.listings import SPLIT_BYTES, Changed, ListedStream
 from headwater.client.messages import ROOT, Request, stream_url
 from headwater.client.retry import Retry
 from headwater.client.steps import (
@@ -88,6 +90,44 @@ class Client:
         A content type that is given here need not be asked for before the first append.
         """
         return Stream(self, stream_url(self.base_url, path, self.root), content_type)
+
+    def streams(self, glob: str = "**") -> Iterator[ListedStream]:
+        """List the streams whose paths match a glob, in the order of paths.
+
+        In a glob a segment may be `*`, for any one, or `**`, for any number of segments.
+        """
+        after: str | None = ""
+        while after is not None:
+            page = self.run(listings.streams(self.base_url, glob, after, root=self.root))
+            yield from page.streams
+            after = page.next
+
+    def splits(
+        self, path: str, start: str = START, end: str = NOW, *, size: int = SPLIT_BYTES
+    ) -> list[str]:
+        """Cut a range of a stream into pieces of about `size` bytes, at message boundaries.
+
+        Gives the offsets from the beginning of the range to its end: one more than pieces.
+        """
+        offsets: list[str] = []
+        going_on: str | None = start
+        while going_on is not None:
+            cut = self.run(
+                listings.splits(self.base_url, path, going_on, end, size, root=self.root)
+            )
+            offsets += cut.offsets[1:] if offsets else cut.offsets
+            going_on = cut.next
+        return offsets
+
+    def changes(self, *globs: str, after: str = "", wait: float = 20.0) -> Changed:
+        """Wait until a stream changes that matches one of the globs, for at most `wait` seconds.
+
+        Begin without a cursor, look at the streams, then ask for what changed after the cursor of
+        the last answer: no change is missed.
+        """
+        return self.run(
+            listings.changes(self.base_url, globs or ("**",), after, wait, root=self.root)
+        )
 
     @property
     def subscriptions(self) -> Subscriptions:

@@ -10,6 +10,7 @@ from headwater.server.append import append
 from headwater.server.compression import BodyTooLarge, CorruptBody, UnknownCoding, decompress
 from headwater.server.context import Context
 from headwater.server.create import create
+from headwater.server.listing import Listing
 from headwater.server.live import EventStream, Fanout
 from headwater.server.messages import Head, Headers, Request, Response
 from headwater.server.problems import (
@@ -59,6 +60,7 @@ class Application:
         self.settings = settings
         self.context = Context(store, settings, clock, jitter)
         self.fanout = Fanout(self.context)
+        self.listing = Listing(self.context)
         self.control = Control(store, settings, clock, jitter)
         self.run_service = RunService(settings)
         self._runs = RunRoutes(self.context, self.run_service)
@@ -90,7 +92,7 @@ class Application:
             if type(path) is not str or method == "OPTIONS":
                 # PROTOCOL 6: no stream has a path below the reserved prefix
                 if method != "OPTIONS" and head.url_path.startswith(self.control.prefix):
-                    return await self.control.handle(request)
+                    return await self.listing.handle(request) or await self.control.handle(request)
                 if method != "OPTIONS" and self._runs.is_mine(head.url_path):
                     return await self._runs.handle(request)
                 return self._elsewhere(path, head)
@@ -138,6 +140,7 @@ class Application:
     async def stop(self) -> None:
         """End what happens by itself, before the store is closed."""
         await self.run_service.stop()
+        self.listing.changes.stop()
         await self.control.stop()
 
     async def expire(self) -> int:

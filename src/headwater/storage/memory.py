@@ -54,7 +54,8 @@ from headwater.protocol.refusals import (
 )
 from headwater.storage.bytelog import ByteLog
 from headwater.storage.path_index import PathIndex
-from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo
+from headwater.storage.splitting import split
+from headwater.storage.store import Appended, Chunk, Created, Splits, Store, StreamInfo
 from headwater.storage.watchers import Watchers
 
 DEFAULT_LIMIT = 4 * 1024**3
@@ -296,6 +297,16 @@ class MemoryStore(Store):
         cut_at = find_cut(stream.read, begin, limit, end, stream.media_type)
         buffers = stream.slice(begin, cut_at)
         return Chunk(info, name(begin), name(cut_at), buffers, up_to_date=cut_at == end)
+
+    async def splits(
+        self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
+    ) -> Splits | ReadRefusal:
+        stream = self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        if stream.deleted:
+            return StreamGone(path)
+        return split(stream.info(), stream.lineage, stream.read, start, end, size, limit)
 
     async def head(self, path: str, now: float) -> StreamInfo | Missing:
         stream = self._find(path, now)

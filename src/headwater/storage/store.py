@@ -79,6 +79,15 @@ class Chunk(Struct, frozen=True):
         return self.up_to_date and self.info.closed
 
 
+class Splits(Struct, frozen=True):
+    """Where a range of a stream may be cut, its beginning included."""
+
+    info: StreamInfo
+    offsets: Sequence[Offset]
+    complete: bool
+    """The last offset is the end of the range; otherwise, go on from it."""
+
+
 class Store(ABC):
     """Keeps streams. One instance belongs to one event loop."""
 
@@ -117,6 +126,17 @@ class Store(ABC):
         """Read from a position, at most about `limit` bytes, always whole messages.
 
         A message longer than the limit is returned whole. Counts as an access for a sliding TTL.
+        """
+
+    @abstractmethod
+    async def splits(
+        self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
+    ) -> Splits | ReadRefusal:
+        """Cut a range into at most `limit` pieces of about `size` bytes, always whole messages.
+
+        Little is read, near the cuts only. Fork points are cut as well. A message longer than the
+        size is a piece of its own. A range that ends before it begins is empty. It does not count
+        as an access.
         """
 
     @abstractmethod

@@ -73,7 +73,7 @@ _TABLE: Final[dict[type, Callable[[Any], tuple[int, str, str, str]]]] = {
         404,
         "NOT_FOUND",
         "Nothing is here",
-        "The control APIs are __ds/subscriptions and __ds/jwks.json.",
+        "__ds/ has subscriptions, jwks.json, streams, splits/<path> and changes.",
     ),
     Conflict: lambda x: (
         409,

@@ -73,10 +73,12 @@ from headwater.storage.disk.saving import MIB, DiskOptions, Saver
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers
 from headwater.storage.disk.streams import DiskStream
 from headwater.storage.disk.syncing import new_sync
+from headwater.storage.splitting import split
 from headwater.storage.store import (
     Appended,
     Chunk,
     Created,
+    Splits,
     Store,
     StreamInfo,
 )
@@ -363,6 +365,23 @@ class DiskStore(Store):
         )
         buffers = self._slice(stream, begin, upto)
         return Chunk(info, name(begin), name(upto), buffers, up_to_date=upto == end)
+
+    async def splits(
+        self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
+    ) -> Splits | ReadRefusal:
+        stream = await self._find(path, now)
+        if stream is None:
+            return StreamNotFound(path)
+        if stream.deleted:
+            return StreamGone(path)
+
+        def near(begin: int, upto: int) -> bytes:
+            return b"".join(self._slice(stream, begin, upto))
+
+        try:
+            return split(stream.info(), stream.lineage, near, start, end, size, limit)
+        except StreamDamaged as damage:
+            return self._report(stream, damage)
 
     def _slice(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
         """Give durable bytes of a range: inherited, from segments, from memory."""

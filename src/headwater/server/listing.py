@@ -1,0 +1,173 @@
+"""What readers of many or of long streams need: a listing, split points, and what changed.
+
+`{root}__ds/streams` lists streams, `{root}__ds/splits/<path>` says where one may be cut, and
+`{root}__ds/changes` waits until one of many changes.
+"""
+
+from typing import Final
+
+from headwater.protocol.globs import ANY, ONE, literal_prefix, matches
+from headwater.protocol.offsets import MalformedOffset, Now, Offset, parse_position
+from headwater.protocol.paths import RESERVED
+from headwater.protocol.subscriptions import BadConfig, stream_path
+from headwater.server.changes import Changes
+from headwater.server.context import Context
+from headwater.server.messages import Request, Response
+from headwater.server.problems import BadRequest, method_not_allowed, problem_response, refuse
+from headwater.server.subscriptions.answers import json_response
+from headwater.storage.store import Splits, StreamInfo
+
+MAX_LISTED: Final = 1000
+MAX_LOOKED_AT: Final = 10_000
+"""A glob that matches little is looked for in so many streams; the rest is another request."""
+
+MAX_PIECES: Final = 1000
+MAX_GLOBS: Final = 1000
+_MIB: Final = 1024 * 1024
+_DIGITS: Final = 15
+
+
+class Listing:
+    """Answers the requests that look at streams from above."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._prefix = context.settings.root + RESERVED + "/"
+        self.changes = Changes(context)
+
+    async def handle(self, request: Request) -> Response | None:
+        """Answer a request below `__ds/`; None where it is not for this."""
+        behind = request.head.url_path.removeprefix(self._prefix)
+        resource, _, path = behind.partition("/")
+        if behind not in {"streams", "changes"} and not (resource == "splits" and path):
+            return None
+        if request.head.method not in {"GET", "HEAD"}:
+            return problem_response(method_not_allowed(request.head.method, "GET, HEAD, OPTIONS"))
+        if resource == "streams":
+            return await self._streams(request)
+        if resource == "changes":
+            return await self._changes(request)
+        return await self._splits(request, path)
+
+    async def _streams(self, request: Request) -> Response:
+        given = request.head.parameters
+        limit = _number(given, "limit", 100, 1, MAX_LISTED)
+        globs = self._globs(given)
+        if isinstance(limit, BadRequest):
+            return refuse(limit)
+        if not isinstance(globs, list):
+            return refuse(globs)
+        if len(globs) != 1:
+            return refuse(BadRequest("repeated-parameter", "Send the glob parameter once."))
+        glob = globs[0]
+        store, now = self._context.store, self._context.clock()
+        after = given.get("after", [""])[0]
+        prefix = literal_prefix(glob)
+        found: list[StreamInfo] = []
+        more = False
+        if prefix == glob and not ({ONE, ANY} & set(glob.split("/"))):
+            info = await store.head(glob, now)
+            found = [info] if isinstance(info, StreamInfo) and glob > after else []
+        else:
+            looked_at = 0
+            while len(found) < limit and looked_at < MAX_LOOKED_AT:
+                page = await store.streams(prefix, after, limit, now)
+                if not page:
+                    break
+                looked_at += len(page)
+                for info in page:
+                    after = info.path
+                    if matches(glob, info.path):
+                        found.append(info)
+                        if len(found) == limit:
+                            break
+            else:
+                more = True
+        listed = [_described(info) for info in found]
+        return json_response(200, {"streams": listed, "next": after if more else None})
+
+    async def _splits(self, request: Request, encoded: str) -> Response:
+        context, given = self._context, request.head.parameters
+        path = context.stream_at(context.settings.root + encoded)
+        size = _number(given, "bytes", 32 * _MIB, 1, 10**_DIGITS)
+        limit = _number(given, "limit", MAX_PIECES, 1, MAX_PIECES)
+        start = _position(given, "from", "-1")
+        end = _position(given, "to", "now")
+        for value in (path, size, limit, start, end):
+            if isinstance(value, BadRequest | MalformedOffset):
+                return refuse(value)
+        if not isinstance(path, str):
+            return refuse(path)
+        if not isinstance(start, Offset):
+            return refuse(BadRequest("bad-parameter", "'from' is an offset or -1."))
+        assert isinstance(size, int) and isinstance(limit, int)  # noqa: PT018, S101 - seen above
+        assert isinstance(end, Offset | Now)  # noqa: S101 - seen above
+        cut = await context.store.splits(path, start, end, size, limit, context.clock())
+        if not isinstance(cut, Splits):
+            return refuse(cut)
+        offsets = [str(offset) for offset in cut.offsets]
+        answer = {
+            **_described(cut.info),
+            "offsets": offsets,
+            "next": None if cut.complete else offsets[-1],
+        }
+        return json_response(200, answer)
+
+    async def _changes(self, request: Request) -> Response:
+        given = request.head.parameters
+        globs = self._globs(given)
+        if not isinstance(globs, list):
+            return refuse(globs)
+        most = int(self._context.settings.long_poll_timeout * 1000)
+        wait = _number(given, "wait_ms", most, 0, 10**_DIGITS)
+        if isinstance(wait, BadRequest):
+            return refuse(wait)
+        after = given.get("after", [""])[0]
+        changed = await self.changes.wait(globs, after, min(wait, most) / 1000)
+        answer: dict[str, object] = {"cursor": changed.cursor, "streams": None, "gone": []}
+        if changed.streams is not None:
+            store, now = self._context.store, self._context.clock()
+            found = {path: await store.head(path, now) for path in changed.streams}
+            there = [info for info in found.values() if isinstance(info, StreamInfo)]
+            answer["streams"] = [_described(info) for info in there]
+            answer["gone"] = sorted(found.keys() - {info.path for info in there})
+        return json_response(200, answer)
+
+    def _globs(self, given: dict[str, list[str]]) -> list[str] | BadRequest:
+        texts = given.get("glob", [ANY])
+        if len(texts) > MAX_GLOBS:
+            return BadRequest("bad-parameter", f"At most {MAX_GLOBS} globs can be sent at once.")
+        globs = []
+        for text in texts:
+            glob = stream_path(text, self._context.settings.max_path_bytes)
+            if isinstance(glob, BadConfig):
+                return BadRequest("bad-parameter", f"The glob can't match a path: {glob.reason}.")
+            globs.append(glob)
+        return globs
+
+
+def _described(info: StreamInfo) -> dict[str, object]:
+    return {
+        "path": info.path,
+        "content_type": info.config.content_type,
+        "tail": str(info.tail),
+        "incarnation": str(info.incarnation),
+        "closed": info.closed,
+    }
+
+
+def _number(
+    given: dict[str, list[str]], name: str, default: int, least: int, most: int
+) -> int | BadRequest:
+    text = given.get(name, [str(default)])[-1]
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS + 1:
+        number = int(text)
+        if least <= number <= most:
+            return number
+    return BadRequest("bad-parameter", f"'{name}' is a number from {least} to {most}.")
+
+
+def _position(
+    given: dict[str, list[str]], name: str, default: str
+) -> Offset | Now | MalformedOffset:
+    return parse_position(given.get(name, [default])[-1])

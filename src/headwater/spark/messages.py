@@ -1,0 +1,344 @@
+"""How modes look into messages: which fields they take, and of which types.
+
+Fields become `msgspec` types, so that one pass parses, checks and takes apart a whole batch. What
+is only carried along (values of changes, data of events) stays as it was written.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Final, TypedDict
+
+import msgspec
+import pyarrow as pa
+import pyarrow.json as pj
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from pyspark.sql import types as t
+
+from headwater.errors import BadOption
+
+CORRUPT: Final = "_corrupt"
+_OUTSIDE: Final = ("stream", "offset", CORRUPT)
+
+_SIMPLE: Final[dict[type[t.DataType], Any]] = {
+    t.StringType: str,
+    t.BooleanType: bool,
+    t.ByteType: Annotated[int, Meta(ge=-(2**7), lt=2**7)],
+    t.ShortType: Annotated[int, Meta(ge=-(2**15), lt=2**15)],
+    t.IntegerType: Annotated[int, Meta(ge=-(2**31), lt=2**31)],
+    t.LongType: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)],
+    t.FloatType: float,
+    t.DoubleType: float,
+    t.DecimalType: Decimal,
+    t.DateType: date,
+    t.TimestampType: datetime,
+    t.TimestampNTZType: Annotated[datetime, Meta(tz=False)],
+    t.BinaryType: bytes,
+}
+
+
+_PLAIN: Final = (
+    t.StringType,
+    t.BooleanType,
+    t.ByteType,
+    t.ShortType,
+    t.IntegerType,
+    t.LongType,
+    t.DoubleType,
+)
+
+
+class Shape:
+    """How to parse messages, and which columns come of them."""
+
+    def __init__(
+        self,
+        kind: Any,
+        getters: Mapping[str, Callable[[Any], Any]],
+        complaint: Callable[[Any], str | None] | None = None,
+        *,
+        strict: bool = True,
+    ) -> None:
+        self._all = msgspec.json.Decoder(list[kind], strict=strict)
+        self._one = msgspec.json.Decoder(kind, strict=strict)
+        self._getters = getters
+        self._complaint = complaint
+
+    def at_once(
+        self,
+        lines: bytes,  # noqa: ARG002 - used by shapes that can
+        schema: pa.Schema,  # noqa: ARG002 - likewise
+    ) -> dict[str, pa.Array] | None:
+        """Make the columns without looking at single messages; None where that can't be done."""
+        return None
+
+    def parse_all(self, data: bytes) -> list[Any]:
+        """Parse a JSON array of messages."""
+        return self._all.decode(data)
+
+    def parse_one(self, data: bytes) -> Any:
+        """Parse one message."""
+        return self._one.decode(data)
+
+    def columns(self, parsed: Sequence[Any], schema: pa.Schema) -> dict[str, pa.Array]:
+        """Make the columns of a schema; what could not be parsed is null."""
+        return {
+            name: _array([None if row is None else get(row) for row in parsed], schema, name)
+            for name, get in self._getters.items()
+            if name in schema.names
+        }
+
+    def complaints(self, parsed: Sequence[Any], schema: pa.Schema) -> dict[int, str]:
+        """Find what parsed, but is still not what the mode reads."""
+        found: dict[int, str] = {}
+        if self._complaint is not None:
+            for at, row in enumerate(parsed):
+                reason = None if row is None else self._complaint(row)
+                if reason is not None:
+                    found[at] = reason
+        for name, get in self._getters.items():
+            if name in schema.names and pa.types.is_decimal(schema.field(name).type):
+                for at, row in enumerate(parsed):
+                    reason = None if row is None else _misfit(get(row), schema.field(name))
+                    if reason is not None:
+                        found[at] = reason
+        return found
+
+
+def _array(values: list[Any], schema: pa.Schema, name: str) -> pa.Array:
+    kind = schema.field(name).type
+    if pa.types.is_string(kind):
+        # Texts of their own and JSON that is carried along: both are UTF-8 already.
+        return pa.array(values, pa.binary()).view(pa.string())
+    return pa.array(values, kind)
+
+
+def _misfit(value: Any, field: pa.Field) -> str | None:
+    try:
+        pa.scalar(value, field.type)
+    except pa.ArrowInvalid as error:
+        return f"{error} - at `$.{field.name}`"
+    return None
+
+
+# A user's schema
+
+
+class _SchemaShape(Shape):
+    """A shape that is pickled as the schema that it came from."""
+
+    def __init__(self, schema: t.StructType) -> None:
+        self._schema = schema
+        fields = [field for field in schema if field.name not in _OUTSIDE]
+        names = {f"f{at}": field.name for at, field in enumerate(fields)}
+        kind = msgspec.defstruct(
+            "Message",
+            [_field(name, field) for name, field in zip(names, fields, strict=True)],
+            rename=names,
+            kw_only=True,
+        )
+        super().__init__(kind, {field: _attribute(name) for name, field in names.items()})
+        self._names = [field.name for field in fields]
+        self._plain = bool(fields) and all(map(_is_plain, fields))
+
+    def __reduce__(self) -> Any:
+        return _SchemaShape, (self._schema,)
+
+    def at_once(self, lines: bytes, schema: pa.Schema) -> dict[str, pa.Array] | None:
+        # Arrow's parser makes columns in one go, several times as fast. Of plain types it takes
+        # nothing that the other way refuses; where it refuses, the other way finds the message.
+        if not self._plain:
+            return None
+        try:
+            table = pj.read_json(
+                pa.BufferReader(lines),
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=pa.schema([schema.field(name) for name in self._names]),
+                    unexpected_field_behavior="ignore",
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        return {name: table.column(name).combine_chunks() for name in self._names}
+
+
+def shape_of_schema(schema: t.StructType) -> Shape:
+    """Read messages as objects with the fields of a schema."""
+    for name in ("stream", "offset", CORRUPT):
+        if name in schema.fieldNames() and not isinstance(schema[name].dataType, t.StringType):
+            raise BadOption("schema", f"'{name}' is not a field of messages, and is a string")
+    return _SchemaShape(schema)
+
+
+def _is_plain(field: t.StructField) -> bool:
+    """Tell whether Arrow's own parser reads a field as we do."""
+    kind = field.dataType
+    if isinstance(kind, t.ArrayType):
+        return field.nullable and _is_plain(t.StructField("item", kind.elementType))
+    if isinstance(kind, t.StructType):
+        return field.nullable and all(map(_is_plain, kind))
+    return field.nullable and isinstance(kind, _PLAIN)
+
+
+def _attribute(name: str) -> Callable[[Any], Any]:
+    return lambda row: getattr(row, name)
+
+
+def _field(name: str, field: t.StructField) -> Any:
+    kind = _json_type(field.dataType, field.name)
+    return (name, kind | None, None) if field.nullable else (name, kind)
+
+
+def _json_type(kind: t.DataType, where: str) -> Any:
+    if isinstance(kind, t.ArrayType):
+        return list[_json_type(kind.elementType, where) | None]  # type: ignore[misc] # made here
+    if isinstance(kind, t.MapType):
+        if not isinstance(kind.keyType, t.StringType):
+            raise BadOption("schema", f"'{where}' is a map, and JSON has text keys only")
+        return dict[str, _json_type(kind.valueType, where) | None]  # type: ignore[misc] # made here
+    if isinstance(kind, t.StructType):
+        fields = {one.name: _json_type(one.dataType, where) | None for one in kind}
+        return TypedDict("Nested", fields, total=False)  # type: ignore[operator] # made here
+    simple = _SIMPLE.get(type(kind))
+    if simple is None:
+        raise BadOption(
+            "schema", f"'{where}' is {kind.simpleString()}: read it as string and convert it"
+        )
+    return simple
+
+
+# State
+
+
+class _ChangeHeaders(Struct, gc=False):
+    operation: str | None = None
+    control: str | None = None
+    txid: str | None = None
+    timestamp: str | None = None
+
+
+class _ChangeEvent(Struct, gc=False):
+    headers: _ChangeHeaders
+    type: str | None = None
+    key: str | None = None
+    value: Raw | UnsetType = UNSET
+    old_value: Raw | UnsetType = UNSET
+
+
+def _text(raw: Raw | UnsetType) -> bytes | None:
+    return None if raw is UNSET else bytes(raw)
+
+
+def _change_complaint(event: _ChangeEvent) -> str | None:
+    headers = event.headers
+    if headers.control is not None:
+        return None
+    if headers.operation is None:
+        return "its headers have neither an operation nor a control"
+    if not event.type or not event.key:
+        return "a change needs a type and a key"
+    return None
+
+
+# Runs
+
+
+class _RunEvent(Struct, gc=False, rename="camel"):
+    run_id: str
+    event_type: str
+    run_seq: int | None = None
+    event_id: str | None = None
+    step_id: str | None = None
+    logical_attempt_id: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    engine_attempt_id: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    idempotency_key: str | None = None
+    emitted_at: datetime | None = None
+    persisted_at: datetime | None = None
+    caused_by_signal_id: str | None = None
+    parent_event_id: str | None = None
+    adapter_version: str | None = None
+    contract_version: str | None = None
+    engine_run_ref: Raw | UnsetType = UNSET
+    event_data: Raw | UnsetType = UNSET
+
+
+class _Events(Struct, frozen=True):
+    """A mode whose messages have known fields."""
+
+    columns: tuple[tuple[str, str], ...]
+    shape: Callable[[], Shape]
+
+
+class _StateShape(Shape):
+    def __init__(self) -> None:
+        super().__init__(
+            _ChangeEvent,
+            {
+                "type": lambda event: event.type,
+                "key": lambda event: event.key,
+                "value": lambda event: _text(event.value),
+                "old_value": lambda event: _text(event.old_value),
+                "operation": lambda event: event.headers.operation,
+                "txid": lambda event: event.headers.txid,
+                "timestamp": lambda event: event.headers.timestamp,
+                "control": lambda event: event.headers.control,
+            },
+            _change_complaint,
+        )
+
+    def __reduce__(self) -> Any:
+        return _StateShape, ()
+
+
+class _RunsShape(Shape):
+    def __init__(self) -> None:
+        carried = {"engine_run_ref", "event_data"}
+        plain = [name for name in _RunEvent.__struct_fields__ if name not in carried]
+        getters: dict[str, Callable[[Any], Any]] = {name: _attribute(name) for name in plain}
+        getters["engine_run_ref"] = lambda event: _text(event.engine_run_ref)
+        getters["event_data"] = lambda event: _text(event.event_data)
+        # Attempts are numbers that are written as texts.
+        super().__init__(_RunEvent, getters, strict=False)
+
+    def __reduce__(self) -> Any:
+        return _RunsShape, ()
+
+
+EVENTS: Final = {
+    "state": _Events(
+        (
+            ("type", "string"),
+            ("key", "string"),
+            ("value", "string"),
+            ("old_value", "string"),
+            ("operation", "string"),
+            ("txid", "string"),
+            ("timestamp", "string"),
+            ("control", "string"),
+        ),
+        _StateShape,
+    ),
+    "runs": _Events(
+        (
+            ("run_id", "string"),
+            ("run_seq", "long"),
+            ("event_id", "string"),
+            ("event_type", "string"),
+            ("step_id", "string"),
+            ("logical_attempt_id", "integer"),
+            ("engine_attempt_id", "integer"),
+            ("idempotency_key", "string"),
+            ("emitted_at", "timestamp"),
+            ("persisted_at", "timestamp"),
+            ("caused_by_signal_id", "string"),
+            ("parent_event_id", "string"),
+            ("adapter_version", "string"),
+            ("contract_version", "string"),
+            ("engine_run_ref", "string"),
+            ("event_data", "string"),
+        ),
+        _RunsShape,
+    ),
+}
+"""The modes whose messages have known fields."""

@@ -1,0 +1,237 @@
+"""The options of source and sink, checked before anything runs. Spark gives names in any case."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from headwater.client import Client
+from headwater.client.client import TIMEOUT
+from headwater.errors import BadOption
+from headwater.protocol.content_types import JSON
+from headwater.protocol.globs import ANY, ONE
+
+Mode = Literal["raw", "state", "runs", "json"]
+Position = Literal["earliest", "latest"]
+
+MODES: Final = ("raw", "state", "runs", "json")
+VALUE_TYPES: Final = ("string", "binary", "variant")
+SPLIT_BYTES: Final = 16 * 1024 * 1024
+WAIT_SECONDS: Final = 1.0
+MAX_WAIT: Final = 20.0
+
+_SERVER: Final = frozenset({"url", "stream", "path", "headers", "token", "timeoutseconds"})
+_SOURCE: Final = _SERVER | {
+    "mode",
+    "valuetype",
+    "startingoffsets",
+    "endingoffsets",
+    "maxbytespertrigger",
+    "splitbytes",
+    "failondataloss",
+    "oncorrupt",
+    "waitseconds",
+    "types",
+}
+_SINK: Final = _SERVER | {"contenttype", "createstreams", "writeid", "batchid"}
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+
+
+class Server(Struct, frozen=True):
+    """Where the streams are, and what goes with every request."""
+
+    url: str
+    headers: Mapping[str, str] = {}
+    token: str | None = None
+    timeout: float = TIMEOUT
+
+    def client(self) -> Client:
+        """Make a client; a task makes its own."""
+        return Client(self.url, headers=self.headers or None, auth=self.token, timeout=self.timeout)
+
+
+class SourceOptions(Struct, frozen=True):
+    """What to read, and how."""
+
+    server: Server
+    streams: tuple[str, ...]
+    """Paths and globs."""
+    mode: Mode | None = None
+    value_type: str = "string"
+    starting: Position | Mapping[str, str] = "earliest"
+    ending: Position | Mapping[str, str] = "latest"
+    max_bytes: int | None = None
+    split_bytes: int = SPLIT_BYTES
+    fail_on_data_loss: bool = True
+    corrupt_column: bool = False
+    wait: float = WAIT_SECONDS
+    types: frozenset[str] | None = None
+    """In mode `state`: the only types of changes that are wanted."""
+
+
+class SinkOptions(Struct, frozen=True):
+    """Where to write, and how."""
+
+    server: Server
+    stream: str | None = None
+    """Where rows go that name no stream."""
+    content_type: str = JSON
+    create: bool = True
+    write_id: str | None = None
+    batch_id: int = 0
+
+
+def source_options(given: Mapping[str, str]) -> SourceOptions:
+    """Read the options of the source."""
+    options = _lowered(given, _SOURCE)
+    mode = _choice(options, "mode", (*MODES, ""), "")
+    return SourceOptions(
+        server=_server(options),
+        streams=_streams(options),
+        mode=mode or None,  # type: ignore[arg-type] # it is one of MODES
+        value_type=_choice(options, "valueType", VALUE_TYPES, "string"),
+        starting=_offsets(options, "startingOffsets", "earliest"),
+        ending=_offsets(options, "endingOffsets", "latest"),
+        max_bytes=_integer(options, "maxBytesPerTrigger", None),
+        split_bytes=_integer(options, "splitBytes", SPLIT_BYTES) or SPLIT_BYTES,
+        fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
+        corrupt_column=_choice(options, "onCorrupt", ("fail", "column"), "fail") == "column",
+        wait=_seconds(options, "waitSeconds", WAIT_SECONDS, MAX_WAIT),
+        types=_types(options, mode),
+    )
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Read the options of the sink."""
+    options = _lowered(given, _SINK)
+    stream = options.get("stream", options.get("path", "")).strip("/")
+    if is_glob(stream):
+        raise BadOption("stream", "a glob can't be written to: name one stream, or use a column")
+    batch = options.get("batchid", "0")
+    if not (batch.isascii() and batch.isdigit()):
+        raise BadOption("batchId", f"'{batch}' is not a number from 0 on")
+    if "batchid" in options and "writeid" not in options:
+        raise BadOption("batchId", "it counts the batches of a writeId: set that as well")
+    return SinkOptions(
+        server=_server(options),
+        stream=stream or None,
+        content_type=options.get("contenttype", JSON),
+        create=_boolean(options, "createStreams", default=True),
+        write_id=options.get("writeid"),
+        batch_id=int(batch),
+    )
+
+
+def is_glob(path: str) -> bool:
+    """Tell a glob from the path of one stream."""
+    return bool({ONE, ANY} & set(path.split("/")))
+
+
+def _lowered(given: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
+    options = {name.lower(): value for name, value in given.items()}
+    unknown = sorted(options.keys() - known - _SPARKS_OWN)
+    if unknown:
+        raise BadOption(unknown[0], f"there is none of that name; there are {_listed(known)}")
+    return options
+
+
+def _server(options: Mapping[str, str]) -> Server:
+    url = options.get("url", "")
+    if not url.lower().startswith(("http://", "https://")):
+        raise BadOption("url", "set it to the server's URL, such as http://127.0.0.1:4437")
+    headers = _json(options, "headers") if "headers" in options else {}
+    if not all(isinstance(value, str) for value in headers.values()):
+        raise BadOption("headers", "it is a JSON object of texts")
+    return Server(
+        url.rstrip("/"),
+        headers,
+        options.get("token"),
+        _seconds(options, "timeoutSeconds", TIMEOUT, 3600.0),
+    )
+
+
+def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
+    text = options.get("stream", options.get("path", "")).strip()
+    if text.startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError as error:
+            raise BadOption("stream", f"it is not a JSON array ({error})") from None
+        if not all(isinstance(name, str) for name in names):
+            raise BadOption("stream", "a JSON array of it holds texts only")
+    else:
+        names = text.split(",")
+    streams = tuple(dict.fromkeys(name.strip().strip("/") for name in names))
+    if not all(streams):
+        raise BadOption("stream", "name a stream, several with commas between, or a glob as a/**")
+    return streams
+
+
+def _types(options: Mapping[str, str], mode: str) -> frozenset[str] | None:
+    text = options.get("types")
+    if text is None:
+        return None
+    if mode != "state":
+        raise BadOption("types", "only changes have types: set the option mode to 'state'")
+    return frozenset(name.strip() for name in text.split(","))
+
+
+def _offsets(options: Mapping[str, str], name: str, default: Position) -> Position | dict[str, str]:
+    text = options.get(name.lower(), default).strip()
+    if text in {"earliest", "latest"}:
+        return text  # type: ignore[return-value] # one of the two
+    offsets = _json(options, name)
+    if not all(isinstance(value, str) and value for value in offsets.values()):
+        raise BadOption(name, "a JSON object of it has an offset for each stream")
+    return offsets
+
+
+def _json(options: Mapping[str, str], name: str) -> dict[str, Any]:
+    text = options[name.lower()]
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise BadOption(name, f"{text!r} is not a JSON object")
+    return value
+
+
+def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    text = options.get(name.lower(), default).strip().lower()
+    if text not in choices:
+        raise BadOption(name, f"{text!r} is none of {_listed(filter(None, choices))}")
+    return text
+
+
+def _boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    return _choice(options, name, ("true", "false"), str(default).lower()) == "true"
+
+
+def _integer(options: Mapping[str, str], name: str, default: int | None) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+    number = text.strip().lower()
+    unit = units.get(number[-1:], 1)
+    digits = number[:-1] if unit > 1 else number
+    if not (digits.isascii() and digits.isdigit() and int(digits) > 0):
+        raise BadOption(name, f"{text!r} is no number of bytes, such as 1000000 or 64m")
+    return int(digits) * unit
+
+
+def _seconds(options: Mapping[str, str], name: str, default: float, most: float) -> float:
+    text = options.get(name.lower(), str(default))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= most:
+        raise BadOption(name, f"{text!r} is not a number of seconds from 0 to {most:g}")
+    return seconds
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,130 @@
+"""Exactly once, shown with kills: of the driver, of the server, and of Python workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from headwater.client import Client, Retry
+from tests.support.server import ServerProcess
+
+ROWS: Final = 1200
+KILLS: Final = int(os.environ.get("HEADWATER_SPARK_KILLS", "3"))
+"""`make test` kills three times; a longer run is asked for by the environment."""
+
+
+@contextmanager
+def driver(
+    url: str, folder: Path, partitions: int, limit: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    # Not a pipe: whatever outlives the driver would hold it open.
+    with (folder / "driver.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.spark.copying"),
+                *(url, str(folder / "c"), str(partitions), limit),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        kill_all(process.pid)
+        process.wait(20)
+
+
+def kill_all(driver: int) -> None:
+    """Kill a driver with its JVM, and its Python workers, which are a group of their own."""
+    left_over = workers(driver)
+    with suppress(ProcessLookupError):
+        os.killpg(driver, signal.SIGKILL)
+    for worker in left_over:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+
+
+def copied(client: Client) -> list[int]:
+    return [
+        item["n"]
+        for stream in client.streams("out/*")
+        for item in client.stream(stream.path).read().items()
+    ]
+
+
+def workers(driver: int) -> list[int]:
+    """Find the Python workers below a driver, most of them children of one daemon."""
+    processes = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue  # it has ended meanwhile
+            processes[int(entry.name)] = (int(stat.rpartition(")")[2].split()[1]), command)
+    below = {driver}
+    for _ in range(6):
+        below |= {pid for pid, (parent, _) in processes.items() if parent in below}
+    return [
+        pid
+        for pid in below - {driver}
+        if b"pyspark." in processes[pid][1] and b"java" not in processes[pid][1].split(b"\0")[0]
+    ]
+
+
+def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> None:
+    chance = Random(7)
+    store = str(tmp_path / "store")
+    with ServerProcess("--store", store) as first:
+        port = first.url.rpartition(":")[2]
+        with Client(first.url) as client:
+            for name in ("a", "b"):
+                numbers = range(0 if name == "a" else 1, ROWS, 2)
+                data = json.dumps([{"n": number} for number in numbers]).encode()
+                client.stream(f"in/{name}").create(data=data)
+        first.kill()
+    kinds = ["driver", "server", "worker"]
+    for kill in range(KILLS):
+        with (
+            ServerProcess("--store", store, "--port", port) as server,
+            Client(server.url, retry=Retry()) as client,
+            driver(server.url, tmp_path, 1 + kill % 3, "3000") as process,
+        ):
+            before = len(copied(client))
+            until = time.monotonic() + 60
+            while len(copied(client)) == before and process.poll() is None:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            kind = kinds[kill % 3]
+            if kill:  # at first at once: right behind an append, before Spark notes it as done
+                time.sleep(chance.random())
+            if kind == "worker":
+                for worker in workers(process.pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(worker, signal.SIGKILL)
+                time.sleep(1)
+            if kind == "server":
+                server.kill()
+                with ServerProcess("--store", store, "--port", port):
+                    time.sleep(1)
+                    kill_all(process.pid)
+            else:
+                kill_all(process.pid)
+    with (
+        ServerProcess("--store", store, "--port", port) as server,
+        Client(server.url) as client,
+        driver(server.url, tmp_path, 2, "1m") as process,
+    ):
+        code = process.wait(120)
+        assert code == 0, (tmp_path / "driver.log").read_text()[-2000:]
+        assert sorted(copied(client)) == list(range(ROWS))

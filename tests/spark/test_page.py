@@ -1,0 +1,43 @@
+"""The tutorial of the Spark page does what it says."""
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.docs.test_pages import blocks
+from tests.support.server import ServerProcess
+
+
+def test_the_tutorial_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    parts = blocks("docs/spark.md")
+    scope: dict[str, object] = {"__name__": "tutorial"}
+    shown = 0
+    with ServerProcess() as server:
+        environment = {
+            **os.environ,
+            "HEADWATER_URL": server.url,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        printed = io.StringIO()
+        for language, text in parts:
+            code = text.replace("http://localhost:4437", server.url)
+            code = code.replace('"checkpoint"', repr(str(tmp_path / "checkpoint")))
+            if language == "bash":
+                subprocess.run(["bash", "-euc", code], env=environment, check=True, timeout=60)
+            elif language == "python":
+                printed = io.StringIO()
+                with contextlib.redirect_stdout(printed):
+                    exec(compile(code, "tutorial.py", "exec"), scope)
+            elif language == "output":
+                assert text.strip() in printed.getvalue()
+                shown += 1
+    assert shown == 2

@@ -1,0 +1,60 @@
+"""Which Java Spark runs on, and what is said where there is none."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwater.spark.session import LEAST_JAVA, java_version
+
+PROGRAM = """
+from headwater.errors import NoJava
+from headwater.spark import session
+try:
+    session()
+except NoJava as error:
+    print(error)
+"""
+
+
+def run_with(**environment: str) -> str:
+    """Ask for a session in an environment that has nothing but what is given."""
+    kept = {name: os.environ[name] for name in ("PYTHONPATH", "HOME") if name in os.environ}
+    told = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**kept, "PATH": "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return told.stdout
+
+
+def test_without_java_it_is_said_what_to_install(tmp_path: Path) -> None:
+    told = run_with(JAVA_HOME=str(tmp_path))
+    assert f"Spark needs Java {LEAST_JAVA} or newer" in told
+    assert "holds no Java" in told
+    assert "apt-get install openjdk" in told
+
+
+def test_without_any_java_on_the_path_it_is_said_too() -> None:
+    assert "there is none" in run_with()
+
+
+def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    assert java_version(tmp_path) == 11
+    assert "Java 11 is at" in run_with(JAVA_HOME=str(tmp_path))
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="there is no java on the path")
+def test_the_version_of_a_real_java_is_read() -> None:
+    home = Path(str(shutil.which("java"))).resolve().parent.parent
+    assert (java_version(home) or 0) >= 8
