@@ -21,7 +21,7 @@ from headwater.spark.messages import CORRUPT, EVENTS, Shape, shape_of_schema
 from headwater.spark.options import Mode, SourceOptions
 from headwater.spark.ranges import Range, byte_of
 
-_SEPARATOR: Final = b",\n"
+_SEPARATOR: Final = ",\n"
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -73,14 +73,10 @@ class Columns(Struct):
         """Give the rows of a batch that lie within a range."""
         if not batch.is_json and batch.data:
             return self._whole(batch, piece)
-        texts, offsets, inner = _split(batch, piece)
+        texts, offsets = _split(batch, piece)
         columns: dict[str, pa.Array] = {"offset": offsets}
         if self.shape is None:
             columns["value"] = self._value(texts)
-        elif len(texts) and (
-            at_once := self.shape.at_once(inner.replace(_SEPARATOR, b"\n"), self.schema)
-        ):
-            columns |= at_once
         elif len(texts):
             parsed, corrupt = self._parsed(batch, piece, texts, offsets)
             kept: Sequence[int] = range(len(parsed))
@@ -164,12 +160,12 @@ class Columns(Struct):
         return parsed, {at: texts[at].as_py() for at in reasons}
 
 
-def _split(batch: Batch, piece: Range) -> tuple[pa.BinaryArray, pa.StringArray, bytes]:
-    """Split a batch into its messages within a range, and give the offset behind each."""
+def _split(batch: Batch, piece: Range) -> tuple[pa.BinaryArray, pa.StringArray]:
+    """Split a batch into its messages within a range, each with the offset behind it."""
     begin, end = byte_of(batch.start), byte_of(piece.end)
     inner = batch.data[1:-1]
     if not inner:
-        return pa.array([], pa.binary()), pa.array([], pa.string()), b""
+        return pa.array([], pa.binary()), pa.array([], pa.string())
     texts = pc.split_pattern(pa.array([inner], pa.binary()), pattern=_SEPARATOR).flatten()
     lengths = pc.binary_length(texts).cast(pa.int64())
     ends = pc.add(pc.cumulative_sum(pc.add(lengths, len(_SEPARATOR))), begin)
@@ -178,9 +174,8 @@ def _split(batch: Batch, piece: Range) -> tuple[pa.BinaryArray, pa.StringArray, 
     if ends[-1].as_py() > end:
         count = pc.sum(pc.less_equal(ends, end)).as_py()
         texts, ends = texts.slice(0, count), ends.slice(0, count)
-        inner = inner[: end - begin - len(_SEPARATOR)]
     padded = pc.utf8_lpad(ends.cast(pa.string()), 16, "0")
-    return texts, pc.binary_join_element_wise(piece.end[:16], padded, "_"), inner
+    return texts, pc.binary_join_element_wise(piece.end[:16], padded, "_")
 
 
 def _column(values: Sequence[bytes | None]) -> pa.StringArray:

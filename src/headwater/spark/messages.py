@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
 import pyarrow as pa
-import pyarrow.json as pj
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from pyspark.sql import types as t
 
@@ -37,17 +36,6 @@ _SIMPLE: Final[dict[type[t.DataType], Any]] = {
 }
 
 
-_PLAIN: Final = (
-    t.StringType,
-    t.BooleanType,
-    t.ByteType,
-    t.ShortType,
-    t.IntegerType,
-    t.LongType,
-    t.DoubleType,
-)
-
-
 class Shape:
     """How to parse messages, and which columns come of them."""
 
@@ -63,14 +51,6 @@ class Shape:
         self._one = msgspec.json.Decoder(kind, strict=strict)
         self._getters = getters
         self._complaint = complaint
-
-    def at_once(
-        self,
-        lines: bytes,  # noqa: ARG002 - used by shapes that can
-        schema: pa.Schema,  # noqa: ARG002 - likewise
-    ) -> dict[str, pa.Array] | None:
-        """Make the columns without looking at single messages; None where that can't be done."""
-        return None
 
     def parse_all(self, data: bytes) -> list[Any]:
         """Parse a JSON array of messages."""
@@ -138,29 +118,9 @@ class _SchemaShape(Shape):
             kw_only=True,
         )
         super().__init__(kind, {field: _attribute(name) for name, field in names.items()})
-        self._names = [field.name for field in fields]
-        self._plain = bool(fields) and all(map(_is_plain, fields))
 
     def __reduce__(self) -> Any:
         return _SchemaShape, (self._schema,)
-
-    def at_once(self, lines: bytes, schema: pa.Schema) -> dict[str, pa.Array] | None:
-        # Arrow's parser makes columns in one go, several times as fast. Of plain types it takes
-        # nothing that the other way refuses; where it refuses, the other way finds the message.
-        if not self._plain:
-            return None
-        try:
-            table = pj.read_json(
-                pa.BufferReader(lines),
-                read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-                parse_options=pj.ParseOptions(
-                    explicit_schema=pa.schema([schema.field(name) for name in self._names]),
-                    unexpected_field_behavior="ignore",
-                ),
-            )
-        except pa.ArrowInvalid:
-            return None
-        return {name: table.column(name).combine_chunks() for name in self._names}
 
 
 def shape_of_schema(schema: t.StructType) -> Shape:
@@ -169,16 +129,6 @@ def shape_of_schema(schema: t.StructType) -> Shape:
         if name in schema.fieldNames() and not isinstance(schema[name].dataType, t.StringType):
             raise BadOption("schema", f"'{name}' is not a field of messages, and is a string")
     return _SchemaShape(schema)
-
-
-def _is_plain(field: t.StructField) -> bool:
-    """Tell whether Arrow's own parser reads a field as we do."""
-    kind = field.dataType
-    if isinstance(kind, t.ArrayType):
-        return field.nullable and _is_plain(t.StructField("item", kind.elementType))
-    if isinstance(kind, t.StructType):
-        return field.nullable and all(map(_is_plain, kind))
-    return field.nullable and isinstance(kind, _PLAIN)
 
 
 def _attribute(name: str) -> Callable[[Any], Any]:
