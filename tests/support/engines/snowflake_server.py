@@ -98,7 +98,8 @@ class Locks:
                 return False
         elif token in self._aborted:
             return False
-        elif statement in {"UPDATE", "DELETE", "MERGE"}:
+        elif statement in {"UPDATE", "DELETE", "MERGE", "CREATE"}:
+            # Two that create the same table at once are one too many for DuckDB.
             await self._take(token)
         return True
 
