@@ -182,7 +182,7 @@ def test_every_operation_is_there_when_awaited(url: str, path: str) -> None:
 def test_a_worker_claims_hands_over_and_acks(client: Client, path: str) -> None:
     wake, name = f"{path}/wake", path.replace("/", "-")
     client.stream(wake).create()
-    client.subscriptions.create(name, pattern=f"{path}/work/*", wake_stream=wake, lease=1.0)
+    client.subscriptions.create(name, pattern=f"{path}/jobs/*", wake_stream=wake, lease=1.0)
     done: list[object] = []
 
     def handle(_path: str, batch: Batch) -> None:
@@ -194,10 +194,10 @@ def test_a_worker_claims_hands_over_and_acks(client: Client, path: str) -> None:
     thread = threading.Thread(target=worker.run)
     thread.start()
     time.sleep(0.3)
-    client.stream(f"{path}/work/a").create()
-    client.stream(f"{path}/work/a").append_many([1, 2])
+    client.stream(f"{path}/jobs/a").create()
+    client.stream(f"{path}/jobs/a").append_many([1, 2])
     _wait_until(lambda: done == [1, 2])
-    client.stream(f"{path}/work/a").append(3)
+    client.stream(f"{path}/jobs/a").append(3)
     _wait_until(lambda: done == [1, 2, 3])
     worker.stop()
     thread.join(10)
@@ -207,9 +207,9 @@ def test_a_worker_claims_hands_over_and_acks(client: Client, path: str) -> None:
 def test_a_worker_that_fails_lets_go_of_its_claim(client: Client, url: str, path: str) -> None:
     wake, name = f"{path}/wake", path.replace("/", "-")
     client.stream(wake).create()
-    client.subscriptions.create(name, pattern=f"{path}/work/*", wake_stream=wake)
-    client.stream(f"{path}/work/a").create()
-    client.stream(f"{path}/work/a").append(1)
+    client.subscriptions.create(name, pattern=f"{path}/jobs/*", wake_stream=wake)
+    client.stream(f"{path}/jobs/a").create()
+    client.stream(f"{path}/jobs/a").append(1)
 
     def broken(_path: str, _batch: Batch) -> None:
         raise RuntimeError("the work failed")

@@ -42,6 +42,7 @@ from headwater.runs.store import (
     cursor_of,
     parse_cursor,
 )
+from headwater.runs.stores.filters import conditions
 from headwater.runs.stores.postgres_changes import CHANGES, ChangeMark
 from headwater.runs.stores.postgres_connections import Connections
 from headwater.runs.stores.postgres_groups import Call, Groups, Outcome
@@ -338,17 +339,9 @@ class PostgresRunStore(RunStore):
         limit: int = 100,
     ) -> RunPage:
         check_limit(limit)
-        where = ["NOT deleted"]
-        values: list[object] = []
-        if status is not None:
-            where.append("status = %s")
-            values.append(status.value)
-        if created_from is not None:
-            where.append("created_at >= %s")
-            values.append(created_from)
-        if created_before is not None:
-            where.append("created_at < %s")
-            values.append(created_before)
+        where, values = conditions(
+            status, created_from, created_before, mark="%s", instant=lambda at: at
+        )
         if after is not None:
             where.append("(created_at, run_id) < (%s, %s)")
             at, run_id = parse_cursor(after)

@@ -34,6 +34,7 @@ from headwater.runs.store import (
     cursor_of,
     parse_cursor,
 )
+from headwater.runs.stores.filters import conditions
 from headwater.runs.stores.snowflake_session import Session, Sessions, settings_of
 from headwater.runs.values import RunStatus
 
@@ -183,17 +184,9 @@ class SnowflakeRunStore(RunStore):
         limit: int = 100,
     ) -> RunPage:
         check_limit(limit)
-        where = ["NOT deleted"]
-        values: list[object] = []
-        if status is not None:
-            where.append("status = ?")
-            values.append(status.value)
-        if created_from is not None:
-            where.append("created_at >= ?")
-            values.append(instant_text(created_from))
-        if created_before is not None:
-            where.append("created_at < ?")
-            values.append(instant_text(created_before))
+        where, values = conditions(
+            status, created_from, created_before, mark="?", instant=instant_text
+        )
         if after is not None:
             at, run_id = parse_cursor(after)
             where.append("(created_at < ? OR (created_at = ? AND run_id < ?))")

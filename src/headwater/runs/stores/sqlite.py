@@ -36,6 +36,7 @@ from headwater.runs.store import (
     cursor_of,
     parse_cursor,
 )
+from headwater.runs.stores.filters import conditions
 from headwater.runs.stores.sqlite_schema import connect, prepare, unavailable
 from headwater.runs.values import RunStatus
 
@@ -247,17 +248,14 @@ class SqliteRunStore(RunStore):
         limit: int = 100,
     ) -> RunPage:
         check_limit(limit)
-        where = ["deleted = 0"]
-        values: list[object] = []
-        if status is not None:
-            where.append("status = ?")
-            values.append(status.value)
-        if created_from is not None:
-            where.append("created_at >= ?")
-            values.append(instant_text(created_from))
-        if created_before is not None:
-            where.append("created_at < ?")
-            values.append(instant_text(created_before))
+        where, values = conditions(
+            status,
+            created_from,
+            created_before,
+            mark="?",
+            instant=instant_text,
+            living="deleted = 0",  # an equality, which its indexes begin with
+        )
         if after is not None:
             where.append("(created_at, run_id) < (?, ?)")
             values += parse_cursor(after)
