@@ -5,6 +5,7 @@ import random
 from contextlib import suppress
 from urllib.parse import quote
 
+import psycopg
 import pytest
 from redis import Redis as BlockingRedis
 
@@ -177,6 +178,25 @@ def test_transactions_of_another_cluster_are_taken_for_changes_once(postgres: Po
             assert (await store.changes(mark)).runs == ()
 
     asyncio.run(scenario())
+
+
+def test_a_store_is_opened_beside_a_writer_that_takes_its_time(postgres: Postgres) -> None:
+    async def scenario() -> None:
+        url = postgres.run_store_url()
+        async with run_store(url) as store:
+            await append(store, started())
+        schema = url.rpartition("schema=")[2]
+        with psycopg.connect(postgres.url) as writer:
+            writer.execute(f"UPDATE {schema}.runs SET last_seq = last_seq".encode())
+            async with asyncio.timeout(10):
+                await asyncio.gather(*(_open_and_close(url) for _ in range(4)))
+
+    asyncio.run(scenario())
+
+
+async def _open_and_close(url: str) -> None:
+    async with run_store(url):
+        pass
 
 
 @pytest.mark.parametrize("mark", ["x", "1:2", "1:2:/3", "1:2:/1:2:/x/1", "1:2:/1:2:/1/x"])

@@ -14,14 +14,21 @@ from headwater.errors import NewerFormat, SettingsError
 
 FORMAT: Final = 1
 _ATTEMPTS: Final = 20
+_IN_THE_WAY: Final = (
+    errors.UniqueViolation,
+    errors.DuplicateObject,
+    errors.DuplicateTable,
+    errors.DeadlockDetected,
+)
+"""What says that another process prepared the schema at the same time."""
 
 _SCHEMA: Final = "CREATE SCHEMA IF NOT EXISTS "
 _TABLES: Final = (
     b"""
-    CREATE TABLE IF NOT EXISTS settings (name text PRIMARY KEY, value text NOT NULL)
+    CREATE TABLE settings (name text PRIMARY KEY, value text NOT NULL)
     """,
     b"""
-    CREATE TABLE IF NOT EXISTS runs (
+    CREATE TABLE runs (
         number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         run_id text COLLATE "C" NOT NULL UNIQUE,
         status text NOT NULL,
@@ -32,17 +39,17 @@ _TABLES: Final = (
         deleted boolean NOT NULL DEFAULT false
     )
     """,
-    b"CREATE INDEX IF NOT EXISTS runs_by_change ON runs (changed, number)",
+    b"CREATE INDEX runs_by_change ON runs (changed, number)",
     b"""
-    CREATE INDEX IF NOT EXISTS runs_by_creation ON runs (created_at, run_id) WHERE NOT deleted
+    CREATE INDEX runs_by_creation ON runs (created_at, run_id) WHERE NOT deleted
     """,
     b"""
-    CREATE INDEX IF NOT EXISTS runs_by_status ON runs (status, created_at, run_id)
+    CREATE INDEX runs_by_status ON runs (status, created_at, run_id)
     WHERE NOT deleted
     """,
     # `json` and not `jsonb`: it keeps an event as it was written, with \u0000 and all.
     b"""
-    CREATE TABLE IF NOT EXISTS events (
+    CREATE TABLE events (
         run bigint NOT NULL,
         run_seq bigint NOT NULL,
         idempotency_key text COLLATE "C" NOT NULL,
@@ -53,14 +60,16 @@ _TABLES: Final = (
     )
     """,
     b"""
-    CREATE TABLE IF NOT EXISTS checkpoints (
+    CREATE TABLE checkpoints (
         run bigint PRIMARY KEY,
         last_event_seq bigint NOT NULL,
         document json NOT NULL
     )
     """,
 )
-_SETTING: Final = b"INSERT INTO settings VALUES (%s, %s) ON CONFLICT (name) DO NOTHING"
+# The settings are made with the tables, in one transaction: where one is, so are the others.
+_IS_MADE: Final = b"SELECT to_regclass(%s || '.settings') IS NOT NULL"
+_SETTING: Final = b"INSERT INTO settings VALUES (%s, %s)"
 # Transactions are numbered by the cluster: after a restore into another one, those of the old one
 # may lie in the future, where every reader would take them for new again and again.
 _REPAIR: Final = b"""
@@ -72,13 +81,14 @@ async def prepare(db: AsyncConnection, schema: str, kind: str) -> str:
     """Make the tables where they are missing, and give the id of this installation.
 
     Several processes may try at once: whoever comes second waits for the first, fails, and finds
-    everything there.
+    everything there. Tables that are there are left alone, since even `CREATE INDEX IF NOT EXISTS`
+    locks out those who write, and two who hold that lock and want to write wait for each other.
     """
     for attempt in range(_ATTEMPTS):
         try:
             async with db.transaction():
                 return await _prepare(db, schema, kind)
-        except (errors.UniqueViolation, errors.DuplicateObject, errors.DuplicateTable):
+        except _IN_THE_WAY:
             if attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError
@@ -88,15 +98,9 @@ async def _prepare(db: AsyncConnection, schema: str, kind: str) -> str:
     encoding = db.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise SettingsError("run store", f"{encoding} database", "one whose encoding is UTF8")
-    await db.execute(f'{_SCHEMA}"{schema}"'.encode())
-    for statement in _TABLES:
-        await db.execute(statement)
-    for name, value in (
-        ("format", str(FORMAT)),
-        ("authority", kind),
-        ("installation", uuid4().hex),
-    ):
-        await db.execute(_SETTING, (name, value))
+    made = await (await db.execute(_IS_MADE, (schema,))).fetchone()
+    if made != (True,):
+        await _make(db, schema, kind)
     rows = await (await db.execute(b"SELECT name, value FROM settings")).fetchall()
     settings: dict[str, str] = dict(rows)
     if int(settings["format"]) > FORMAT:
@@ -110,3 +114,15 @@ async def _prepare(db: AsyncConnection, schema: str, kind: str) -> str:
         )
     await db.execute(_REPAIR)
     return settings["installation"]
+
+
+async def _make(db: AsyncConnection, schema: str, kind: str) -> None:
+    await db.execute(f'{_SCHEMA}"{schema}"'.encode())
+    for statement in _TABLES:
+        await db.execute(statement)
+    for name, value in (
+        ("format", str(FORMAT)),
+        ("authority", kind),
+        ("installation", uuid4().hex),
+    ):
+        await db.execute(_SETTING, (name, value))
