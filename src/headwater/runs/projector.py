@@ -19,6 +19,7 @@ from msgspec import Struct
 from headwater.errors import HeadwaterError, RunLogDamaged
 from headwater.runs import alerts as codes
 from headwater.runs.alerts import Alerts, alert
+from headwater.runs.events import StoredEvent
 from headwater.runs.projection import Health, Progress, Projection
 from headwater.runs.store import PAGE, Checkpoint, RunInfo, RunStore
 from headwater.runs.values import RunSnapshot
@@ -26,6 +27,8 @@ from headwater.runs.values import RunSnapshot
 log: Final = logging.getLogger("headwater.runs")
 
 _ZERO: Final = timedelta(0)
+_FIRST_PAGE: Final = 200
+"""Events that are read of each run where many are read at once; who has more is read on alone."""
 
 
 class Resync(StrEnum):
@@ -50,8 +53,8 @@ class Options(Struct, frozen=True):
     """How long to wait for changes before looking anyway."""
     max_loaded_runs: int = 10_000
     """Projections kept in memory; the others are loaded from their checkpoints."""
-    concurrency: int = 16
-    """Runs that are read at once."""
+    concurrency: int = 64
+    """Runs that are read at once, and whose checkpoints are kept together."""
     retry_seconds: float = 0.5
     """How long to wait after the store could not be used."""
 
@@ -193,7 +196,7 @@ class Projector:
         size = self._options.concurrency
         for start in range(0, len(run_ids), size):
             group = run_ids[start : start + size]
-            done = await asyncio.gather(*map(self._advance, group))
+            done = await self._advance_all(group)
             moved = [each for each in done if each is not None]
             await self._store.save_checkpoints([each[0].checkpoint() for each in moved])
             for projection, persisted in moved:
@@ -201,10 +204,32 @@ class Projector:
                 self._kept(projection, persisted)
         return count
 
-    async def _advance(self, run_id: str) -> tuple[Projection, list[datetime]] | None:
-        """Read what is new of a run and apply it; gives it where there is something to keep."""
+    async def _advance_all(
+        self, run_ids: list[str]
+    ) -> list[tuple[Projection, list[datetime]] | None]:
+        """Read what is new of runs, with one question for most of it."""
+        # What can't be loaded is told by whoever advances it.
+        loaded = await asyncio.gather(*map(self._load, run_ids), return_exceptions=True)
+        wanted = [
+            (each.run_id, each.read_from)
+            for each in loaded
+            if isinstance(each, Projection) and not each.has_gap
+        ]
+        pages: dict[str, list[StoredEvent]] = {}
+        with suppress(RunLogDamaged):  # found again by reading them one by one
+            found = await self._store.fetch_each(wanted, _FIRST_PAGE)
+            pages = {run_id: page for (run_id, _), page in zip(wanted, found, strict=True)}
+        return await asyncio.gather(*(self._advance(each, pages.get(each)) for each in run_ids))
+
+    async def _advance(
+        self, run_id: str, page: list[StoredEvent] | None
+    ) -> tuple[Projection, list[datetime]] | None:
+        """Read what is new of a run and apply it; gives it where there is something to keep.
+
+        `page` holds its next events, where they were read already.
+        """
         try:
-            projection, persisted, moved = await self._read_on(await self._load(run_id))
+            projection, persisted, moved = await self._read_on(await self._load(run_id), page)
         except RunLogDamaged as error:
             self._give_up(run_id, error)
             return None
@@ -213,15 +238,21 @@ class Projector:
             return None
         return projection, persisted
 
-    async def _read_on(self, projection: Projection) -> tuple[Projection, list[datetime], bool]:
+    async def _read_on(
+        self, projection: Projection, page: list[StoredEvent] | None
+    ) -> tuple[Projection, list[datetime], bool]:
         """Take in all that the store has of a run: page by page, or whole where there is a gap."""
         run_id = projection.run_id
         persisted: list[datetime] = []
         moved = run_id in self._stale
         more = True
         while more:
-            events = await self._store.fetch_events(run_id, projection.read_from, PAGE)
-            more = len(events) == PAGE
+            if page is None:
+                events = await self._store.fetch_events(run_id, projection.read_from, PAGE)
+                more = len(events) == PAGE
+            else:
+                events, page = page, None
+                more = len(events) == _FIRST_PAGE
             if more and projection.has_gap:
                 events = [each async for each in self._store.events(run_id, projection.read_from)]
                 more = False

@@ -12,12 +12,14 @@ from psycopg import AsyncConnection, errors
 
 from headwater.errors import NewerFormat, SettingsError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""1 kept checkpoints whole."""
 _ATTEMPTS: Final = 20
 _IN_THE_WAY: Final = (
     errors.UniqueViolation,
     errors.DuplicateObject,
     errors.DuplicateTable,
+    errors.DuplicateColumn,
     errors.DeadlockDetected,
 )
 """What says that another process prepared the schema at the same time."""
@@ -67,6 +69,20 @@ _TABLES: Final = (
     )
     """,
 )
+_SINCE_2: Final = (
+    b"""
+    ALTER TABLE checkpoints ADD COLUMN steps int NOT NULL DEFAULT 0,
+        ADD COLUMN version bigint NOT NULL DEFAULT 0
+    """,
+    b"""
+    CREATE TABLE checkpoint_steps (
+        run bigint NOT NULL,
+        page int NOT NULL,
+        steps json NOT NULL,
+        PRIMARY KEY (run, page)
+    )
+    """,
+)
 # The settings are made with the tables, in one transaction: where one is, so are the others.
 _IS_MADE: Final = b"SELECT to_regclass(%s || '.settings') IS NOT NULL"
 _SETTING: Final = b"INSERT INTO settings VALUES (%s, %s)"
@@ -103,7 +119,11 @@ async def _prepare(db: AsyncConnection, schema: str, kind: str) -> str:
         await _make(db, schema, kind)
     rows = await (await db.execute(b"SELECT name, value FROM settings")).fetchall()
     settings: dict[str, str] = dict(rows)
-    if int(settings["format"]) > FORMAT:
+    if int(settings["format"]) == 1:
+        for statement in _SINCE_2:
+            await db.execute(statement)
+        await db.execute(b"UPDATE settings SET value = '2' WHERE name = 'format'")
+    elif int(settings["format"]) > FORMAT:
         raise NewerFormat(f"schema {schema}", int(settings["format"]), FORMAT)
     if settings["authority"] != kind:
         raise SettingsError(
@@ -118,7 +138,7 @@ async def _prepare(db: AsyncConnection, schema: str, kind: str) -> str:
 
 async def _make(db: AsyncConnection, schema: str, kind: str) -> None:
     await db.execute(f'{_SCHEMA}"{schema}"'.encode())
-    for statement in _TABLES:
+    for statement in (*_TABLES, *_SINCE_2):
         await db.execute(statement)
     for name, value in (
         ("format", str(FORMAT)),
