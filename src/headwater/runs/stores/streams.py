@@ -30,8 +30,6 @@ from headwater.errors import (
     RunStoreUnavailable,
     SettingsError,
     StoreNotOpen,
-    StreamGone,
-    StreamNotFound,
 )
 from headwater.runs.events import Document, StoredEvent, instant_text
 from headwater.runs.store import (
@@ -44,20 +42,18 @@ from headwater.runs.store import (
     RunStore,
     check_limit,
     check_page,
-    checkpoint_from_json,
-    checkpoint_to_json,
     cursor_of,
     parse_cursor,
 )
+from headwater.runs.stores.streams_checkpoints import JSON, MISSING, StreamCheckpoints
 from headwater.runs.stores.streams_log import PRODUCER, RunLog, read_message
 from headwater.runs.values import RunStatus
 
-_JSON: Final = "application/json"
-_MISSING: Final = (StreamNotFound, StreamGone)
 _OPEN_SECONDS: Final = 60.0
 """How long a writer may be at a change before it counts as dead."""
 _MAX_LOADED: Final = 1000
-_MAX_CHECKPOINTS: Final = 100
+_AT_ONCE: Final = 12
+"""Requests for runs under way: with those for changes no more than the client keeps connections."""
 
 
 class StreamRunStore(RunStore):
@@ -77,7 +73,8 @@ class StreamRunStore(RunStore):
         """Where the last fetch of a run ended: behind which number, at which offset."""
         self._telling: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
         self._teller: asyncio.Task[None] | None = None
-        self._kept: dict[str, int] = {}
+        self._checkpoints = StreamCheckpoints(self._stream)
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         self._known: dict[str, RunInfo] = {}
         """All runs, as far as the changes were read."""
         self._known_offset = "-1"
@@ -96,9 +93,9 @@ class StreamRunStore(RunStore):
         if self._client is not None:
             return
         client = AsyncClient(self._base_url, retry=Retry(attempts=5))
-        changes = client.stream(f"{self._root}/changes", content_type=_JSON)
+        changes = client.stream(f"{self._root}/changes", content_type=JSON)
         try:
-            await changes.create(_JSON)
+            await changes.create(JSON)
         except ClientError as error:
             await client.close()
             raise RunStoreUnavailable(self._base_url, str(error)) from error
@@ -135,9 +132,10 @@ class StreamRunStore(RunStore):
                     await self._read_on(log)
                     return results
                 before = log.next_append
-                appended = await stream.append_many(
-                    messages, producer=ProducerClaim(PRODUCER, 0, before), content_type=_JSON
-                )
+                async with self._turns:
+                    appended = await stream.append_many(
+                        messages, producer=ProducerClaim(PRODUCER, 0, before), content_type=JSON
+                    )
                 if not appended.duplicate:
                     # Ours is the next append, so what lies between is known: no need to read it.
                     for message in messages:
@@ -145,7 +143,7 @@ class StreamRunStore(RunStore):
                     log.offset = appended.offset
                     return results
                 await self._read_on(log)
-            except (*_MISSING, ProducerGap):
+            except (*MISSING, ProducerGap):
                 self._logs.pop(run_id, None)
                 log = await self._load(run_id, create=True)
                 continue
@@ -164,10 +162,10 @@ class StreamRunStore(RunStore):
         if create:
             # First the stream, then the look for a tombstone: whoever deletes does it the other
             # way round, so one of the two sees the other.
-            await self._stream("log", run_id).create(_JSON)
+            await self._stream("log", run_id).create(JSON)
         if await self._stream("tombstone", run_id).exists():
             if create:
-                with suppress(*_MISSING):
+                with suppress(*MISSING):
                     await self._stream("log", run_id).delete()
             raise RunDeleted(run_id)
         log = RunLog(run_id)
@@ -188,17 +186,17 @@ class StreamRunStore(RunStore):
             try:
                 log = RunLog(run_id)
                 await self._read_on(log)
-            except _MISSING:
+            except MISSING:
                 return False
             info = log.info()
             if info is None:
                 return False
             gone = msgspec.structs.replace(info, deleted=True, updated_at=datetime.now(UTC))
-            await self._stream("tombstone", run_id).create(_JSON, closed=True)
+            await self._stream("tombstone", run_id).create(JSON, closed=True)
             await self._tell({"info": msgspec.to_builtins(gone)})
             self._logs.pop(run_id, None)
             for kind in ("checkpoint", "log"):
-                with suppress(*_MISSING):
+                with suppress(*MISSING):
                     await self._stream(kind, run_id).delete()
             return True
 
@@ -212,8 +210,8 @@ class StreamRunStore(RunStore):
         seq, offset = self._fetched.get(run_id, (0, "-1"))
         if seq > after_seq:
             seq, offset = 0, "-1"
-        async with self._asking():
-            with suppress(*_MISSING, OffsetGone):
+        async with self._asking(), self._turns:
+            with suppress(*MISSING, OffsetGone):
                 reading = self._stream("log", run_id).read(offset)
                 async for message, position in reading.items_with_offsets():
                     seq, offset = message["runSeq"], str(position)
@@ -234,7 +232,7 @@ class StreamRunStore(RunStore):
             try:
                 log = RunLog(run_id)
                 await self._read_on(log)
-            except _MISSING:
+            except MISSING:
                 return None
             return log.info()
 
@@ -323,45 +321,12 @@ class StreamRunStore(RunStore):
             await asyncio.gather(*map(self._save, checkpoints))
 
     async def _save(self, checkpoint: Checkpoint) -> None:
-        run_id = checkpoint.run_id
-        stream = self._stream("checkpoint", run_id)
-        document = checkpoint_to_json(checkpoint)
-        count = self._kept.get(run_id, 0)
-        if 0 < count < _MAX_CHECKPOINTS:
-            try:
-                await self._add(stream, document)
-            except _MISSING:
-                count = 0  # deleted with its run, or by another projector
-            else:
-                self._kept[run_id] = count + 1
-                return
-        if not await self._stream("log", run_id).exists():
-            self._kept.pop(run_id, None)
-            return
-        if count:
-            # A crash in between loses a checkpoint, and the projector starts from the log.
-            newest = await self.load_checkpoint(run_id)
-            if newest is not None and newest.last_event_seq > checkpoint.last_event_seq:
-                return
-            with suppress(*_MISSING):
-                await stream.delete()
-        await stream.create(_JSON)
-        await self._add(stream, document)
-        self._kept[run_id] = 1
-
-    async def _add(self, stream: AsyncStream, document: bytes) -> None:
-        # One that comes twice does no harm, so it needs no producer.
-        await stream.append_many([document], content_type=_JSON)
+        async with self._turns:
+            await self._checkpoints.save(checkpoint)
 
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
-        newest: Checkpoint | None = None
-        async with self._asking():
-            with suppress(*_MISSING):
-                async for message in self._stream("checkpoint", run_id).read().items():
-                    read = checkpoint_from_json(run_id, msgspec.json.encode(message))
-                    if newest is None or read.last_event_seq >= newest.last_event_seq:
-                        newest = read
-        return newest
+        async with self._asking(), self._turns:
+            return await self._checkpoints.load(run_id)
 
     # The server
 
