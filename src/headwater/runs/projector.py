@@ -55,6 +55,8 @@ class Options(Struct, frozen=True):
     """Projections kept in memory; the others are loaded from their checkpoints."""
     concurrency: int = 64
     """Runs that are read at once, and whose checkpoints are kept together."""
+    measured_events: int = 10_000
+    """Events of which the metrics know how late their snapshots were."""
     retry_seconds: float = 0.5
     """How long to wait after the store could not be used."""
 
@@ -77,7 +79,7 @@ class Metrics(Struct, frozen=True):
     stale_runs: int
     events_applied: int
     p50_seconds: float
-    """Of the last 10,000 events: from being persisted to being in a kept snapshot."""
+    """Of the last events (`Options.measured_events`): from being persisted to being in a kept snapshot."""
     p99_seconds: float
 
 
@@ -111,7 +113,7 @@ class Projector:
         self._lagging: set[str] = set()
         self._damaged: dict[str, int] = {}
         self._applied = 0
-        self._delays: deque[float] = deque(maxlen=10_000)
+        self._delays: deque[float] = deque(maxlen=self._options.measured_events)
         self._stopping = asyncio.Event()
 
     # Running
