@@ -124,9 +124,9 @@ async def measure(name: str, url: str, seconds: float, lag_seconds: float, wante
 
 def table(rows: list[Row], wanted: int, lag_seconds: float) -> str:
     """Write the rows for people."""
+    load = f"{wanted:,} events a second over {RUNS} runs for {lag_seconds:g} s"
     lines = [
-        f"Lag at {wanted:,} events a second over {RUNS} runs for {lag_seconds:g} s, "
-        f"to be at most {LAG_TARGET:g} s at p99.",
+        f"Lag at {load}, to be at most {LAG_TARGET:g} s at p99.",
         "",
         "| store | one writer | 16 writers | in batches | came | lag p50 | lag p99 |",
         "|---|---|---|---|---|---|---|",

@@ -79,7 +79,7 @@ class Metrics(Struct, frozen=True):
     stale_runs: int
     events_applied: int
     p50_seconds: float
-    """Of the last events (`Options.measured_events`): from being persisted to being in a kept snapshot."""
+    """Of the last `Options.measured_events`: from being persisted to being in a kept snapshot."""
     p99_seconds: float
 
 

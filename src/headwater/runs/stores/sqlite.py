@@ -47,6 +47,11 @@ Job = Callable[[sqlite3.Connection], Any]
 _MAX_GROUP: Final = 512
 """Calls that share a transaction at most: each of them waits for the last."""
 _COLUMNS: Final = "run_id, status, last_seq, created_at, updated_at, deleted"
+_FETCH: Final = """
+    SELECT body, run_seq, persisted_at FROM events
+    WHERE run = (SELECT number FROM runs WHERE run_id = ?) AND run_seq > ?
+    ORDER BY run_seq LIMIT ?
+"""
 _NEW_RUN: Final = """
     INSERT INTO runs (run_id, status, last_seq, created_at, updated_at, changed)
     VALUES (?, 'PENDING', 0, ?, ?, (SELECT coalesce(max(changed), 0) + 1 FROM runs))
@@ -222,14 +227,20 @@ class SqliteRunStore(RunStore):
         self, run_id: str, after_seq: int = 0, limit: int = PAGE
     ) -> list[StoredEvent]:
         check_page(after_seq, limit)
-        rows = await self._read(
-            "SELECT body, run_seq, persisted_at FROM events WHERE run = "
-            "(SELECT number FROM runs WHERE run_id = ?) AND run_seq > ? ORDER BY run_seq LIMIT ?",
-            run_id,
-            after_seq,
-            limit,
-        )
+        rows = await self._read(_FETCH, run_id, after_seq, limit)
         return [stored_event(run_id, *row) for row in rows]
+
+    async def fetch_each(
+        self, wanted: Sequence[tuple[str, int]], limit: int = PAGE
+    ) -> list[list[StoredEvent]]:
+        # One way to the reader's thread and back for all of them.
+        pages = await self._reading_with(
+            lambda db: [db.execute(_FETCH, (*each, limit)).fetchall() for each in wanted]
+        )
+        return [
+            [stored_event(run_id, *row) for row in rows]
+            for (run_id, _), rows in zip(wanted, pages, strict=True)
+        ]
 
     async def find_run(self, run_id: str) -> RunInfo | None:
         rows = await self._read(
@@ -295,13 +306,16 @@ class SqliteRunStore(RunStore):
         return checkpoint_from_json(run_id, rows[0][0]) if rows else None
 
     async def _read(self, statement: str, *values: object) -> list[Any]:
+        return await self._reading_with(lambda db: db.execute(statement, values).fetchall())
+
+    async def _reading_with(self, ask: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
         if self._reading is None:
             raise StoreNotOpen
         reader = self._reader
 
         def read() -> list[Any]:
             try:
-                return reader.execute(statement, values).fetchall()
+                return ask(reader)
             except sqlite3.Error as error:
                 raise unavailable(self.path, error) from error
 
