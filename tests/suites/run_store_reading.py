@@ -321,6 +321,13 @@ class Checkpointing:
             assert await store.load_checkpoint("run-001") == kept
         assert await store.get_snapshot("run-001") == await store.project_snapshot("run-001")
 
+    async def test_the_position_kept_last_counts(self, store: RunStore) -> None:
+        assert await store.load_position() == ""
+        for turn in range(3):
+            await store.save_position(f'{{"mark": "{turn}"}}')
+        # A store may leave it, and then does so always.
+        assert await store.load_position() in {"", '{"mark": "2"}'}
+
     async def test_many_are_kept_at_once(self, store: RunStore) -> None:
         for number in range(30):
             await append(store, started(f"run-{number}"))

@@ -316,6 +316,17 @@ class RunStore(ABC):
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
         """Give the checkpoint kept last; None where there is none, or the run is deleted."""
 
+    async def save_position(self, position: str) -> None:
+        """Keep how far projectors have come over all runs: a text of theirs, the last one counts.
+
+        A store may leave it: projectors then look at every run once when they start.
+        """
+        del position
+
+    async def load_position(self) -> str:
+        """Give the position kept last; "" where there is none, or its marks mean nothing now."""
+        return ""
+
 
 # For backends
 

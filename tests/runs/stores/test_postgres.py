@@ -179,6 +179,7 @@ def test_transactions_of_another_cluster_are_taken_for_changes_once(postgres: Po
         url = postgres.run_store_url()
         async with run_store(url) as store:
             await append(store, started())
+            await store.save_position('{"mark": "999999999990:999999999999:"}')
         schema = url.rpartition("schema=")[2]
         # As after a restore into a cluster whose transactions are fewer.
         postgres.execute(f"UPDATE {schema}.runs SET changed = '999999999999'::xid8".encode())
@@ -186,6 +187,11 @@ def test_transactions_of_another_cluster_are_taken_for_changes_once(postgres: Po
             names, mark = await all_changes(store)
             assert names == ["run-001"]
             assert (await store.changes(mark)).runs == ()
+            assert await store.load_position() == ""
+            kept = f'{{"mark": "{mark}"}}'
+            await store.save_position(kept)
+        async with run_store(url) as store:
+            assert await store.load_position() == kept
 
     asyncio.run(scenario())
 

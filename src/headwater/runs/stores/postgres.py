@@ -45,6 +45,7 @@ from headwater.runs.stores.postgres_changes import CHANGES, ChangeMark
 from headwater.runs.stores.postgres_checkpoints import Checkpoints
 from headwater.runs.stores.postgres_connections import Connections, columns
 from headwater.runs.stores.postgres_groups import Call, Groups, Outcome
+from headwater.runs.stores.postgres_schema import SAVE_POSITION
 from headwater.runs.values import RunStatus
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
@@ -363,6 +364,16 @@ class PostgresRunStore(RunStore):
         news = self._news
         with suppress(TimeoutError):
             await asyncio.wait_for(news.wait(), min(seconds, self.poll_seconds))
+
+    async def save_position(self, position: str) -> None:
+        async def save(db: AsyncConnection) -> None:
+            await db.execute(SAVE_POSITION, (position,))
+
+        await self._db.write(save)
+
+    async def load_position(self) -> str:
+        rows = await self._db.read("SELECT value FROM settings WHERE name = 'position'")
+        return rows[0][0] if rows else ""
 
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
         return await self._checkpoints.load(run_id)

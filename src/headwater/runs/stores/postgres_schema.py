@@ -91,6 +91,17 @@ _SETTING: Final = b"INSERT INTO settings VALUES (%s, %s)"
 _REPAIR: Final = b"""
     UPDATE runs SET changed = pg_current_xact_id() WHERE changed > pg_current_xact_id()
 """
+SAVE_POSITION: Final = """
+    INSERT INTO settings VALUES ('position', %s)
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+# For the same reason: a position of the old cluster would take new transactions for known ones.
+_FORGET_POSITION: Final = b"""
+    DELETE FROM settings WHERE CASE WHEN name = 'position' THEN (
+        SELECT max(number::numeric) > pg_snapshot_xmax(pg_current_snapshot())::text::numeric
+        FROM regexp_split_to_table(value::json->>'mark', '[:,/]') AS number WHERE number <> ''
+    ) END
+"""
 
 
 async def prepare(db: AsyncConnection, schema: str, kind: str) -> str:
@@ -133,6 +144,7 @@ async def _prepare(db: AsyncConnection, schema: str, kind: str) -> str:
             "use it, or another schema (?schema=...)",
         )
     await db.execute(_REPAIR)
+    await db.execute(_FORGET_POSITION)
     return settings["installation"]
 
 

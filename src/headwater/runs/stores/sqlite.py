@@ -305,6 +305,14 @@ class SqliteRunStore(RunStore):
         )
         return checkpoint_from_json(run_id, rows[0][0]) if rows else None
 
+    async def save_position(self, position: str) -> None:
+        statement = "INSERT OR REPLACE INTO position VALUES (1, ?)"
+        await self._write(lambda db: db.execute(statement, (position,)))
+
+    async def load_position(self) -> str:
+        rows = await self._read("SELECT text FROM position")
+        return rows[0][0] if rows else ""
+
     async def _read(self, statement: str, *values: object) -> list[Any]:
         return await self._reading_with(lambda db: db.execute(statement, values).fetchall())
 

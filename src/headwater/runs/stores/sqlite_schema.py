@@ -65,6 +65,8 @@ def prepare(db: sqlite3.Connection, path: Path) -> None:
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {FORMAT}")
+        # Files of earlier versions have none; those versions leave it alone.
+        db.execute("CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY, text TEXT)")
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:

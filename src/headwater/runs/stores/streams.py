@@ -3,19 +3,18 @@
     {root}/log/RUN           the events (see `streams_log`)
     {root}/checkpoint/RUN    checkpoints; the last one counts
     {root}/tombstone/RUN     there where a run was deleted
-    {root}/changes           which run is about to change, and which has: what projectors tail
+    {root}/position          how far projectors have come; the last message counts
+    {root}/changes           which runs change (see `streams_changes`)
 
-Assignment and commit are one request to the run's stream, so numbers have no gaps. A change is told
-in two messages, before and after: where only the first is there, the writer is still at it or died,
-and the run is looked at once more when its time is over.
+Assignment and commit are one request to the run's stream, so numbers have no gaps.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Final
+from datetime import UTC, datetime
+from typing import ClassVar, Final
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -45,13 +44,13 @@ from headwater.runs.store import (
     cursor_of,
     parse_cursor,
 )
+from headwater.runs.stores.streams_changes import ChangeStream
 from headwater.runs.stores.streams_checkpoints import JSON, MISSING, StreamCheckpoints
 from headwater.runs.stores.streams_log import PRODUCER, RunLog, read_message
 from headwater.runs.values import RunStatus
 
-_OPEN_SECONDS: Final = 60.0
-"""How long a writer may be at a change before it counts as dead."""
 _MAX_LOADED: Final = 1000
+_MAX_POSITIONS: Final = 100
 _AT_ONCE: Final = 12
 """Requests for runs under way: with those for changes no more than the client keeps connections."""
 
@@ -66,14 +65,13 @@ class StreamRunStore(RunStore):
         self._base_url = base_url
         self._root = root.strip("/")
         self._client: AsyncClient | None = None
-        self._changes: AsyncStream | None = None
+        self._changes: ChangeStream | None = None
         self._logs: OrderedDict[str, RunLog] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._fetched: OrderedDict[str, tuple[int, str]] = OrderedDict()
         """Where the last fetch of a run ended: behind which number, at which offset."""
-        self._telling: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
-        self._teller: asyncio.Task[None] | None = None
         self._checkpoints = StreamCheckpoints(self._stream)
+        self._positions = 0
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._known: dict[str, RunInfo] = {}
         """All runs, as far as the changes were read."""
@@ -99,11 +97,11 @@ class StreamRunStore(RunStore):
         except ClientError as error:
             await client.close()
             raise RunStoreUnavailable(self._base_url, str(error)) from error
-        self._client, self._changes = client, changes
+        self._client, self._changes = client, ChangeStream(changes)
 
     async def close(self) -> None:
-        if self._teller is not None:
-            await asyncio.wait({self._teller})
+        if self._changes is not None:
+            await self._changes.finish()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -113,10 +111,10 @@ class StreamRunStore(RunStore):
     async def _append(self, run_id: str, documents: Sequence[Document]) -> list[AppendResult]:
         writer = str(uuid4())
         async with self._using(run_id):
-            await self._tell({"run": run_id, "begins": writer, "at": _now()})
+            changes = self._changes_stream()
+            await changes.begin(run_id, writer, _now())
             results = await self._write(run_id, list(documents), writer)
-            info = self._logs[run_id].info()
-            await self._tell({"ends": writer, "info": msgspec.to_builtins(info)})
+            await changes.end(writer, self._logs[run_id].info())
             return results
 
     async def _write(
@@ -193,7 +191,7 @@ class StreamRunStore(RunStore):
                 return False
             gone = msgspec.structs.replace(info, deleted=True, updated_at=datetime.now(UTC))
             await self._stream("tombstone", run_id).create(JSON, closed=True)
-            await self._tell({"info": msgspec.to_builtins(gone)})
+            await self._changes_stream().deleted(gone)
             self._logs.pop(run_id, None)
             for kind in ("checkpoint", "log"):
                 with suppress(*MISSING):
@@ -273,52 +271,44 @@ class StreamRunStore(RunStore):
 
     async def changes(self, mark: str = "", limit: int = PAGE) -> Changes:
         check_limit(limit)
-        found: dict[str, RunInfo] = {}
-        begun: dict[str, tuple[str, str]] = {}
-        """Changes under way: whose, and the mark before them."""
-        at = mark or "-1"
-        expired: list[str] = []
-        oldest = instant_text(datetime.now(UTC) - timedelta(seconds=_OPEN_SECONDS))
         async with self._asking():
-            reading = self._changes_stream().read(at)
-            async for message, position in reading.items_with_offsets():
-                if "begins" in message:
-                    if message["at"] > oldest:
-                        begun[message["begins"]] = (message["run"], at)
-                    else:
-                        expired.append(message["run"])
-                else:
-                    begun.pop(message.get("ends", ""), None)
-                    info = msgspec.convert(message["info"], RunInfo)
-                    found.pop(info.run_id, None)
-                    found[info.run_id] = info
-                at = str(position)
-                if len(found) >= limit:
-                    break
-        for run_id in expired:
-            if run_id not in found and (info_now := await self.find_run(run_id)) is not None:
-                found[run_id] = info_now
-        held = next(iter(begun.values()), None)
-        return Changes(tuple(found.values()), at if held is None else held[1])
+            return await self._changes_stream().read(mark, limit, self.find_run)
 
     async def wait(self, mark: str, seconds: float) -> None:
         async with self._asking():
-            following = self._changes_stream().follow(mark or "-1", live="long-poll")
-
-            async def news() -> None:
-                async for batch in following:
-                    if not batch.empty:
-                        return
-
-            with suppress(TimeoutError):
-                await asyncio.wait_for(news(), seconds)
-            following.stop()
+            await self._changes_stream().wait(mark, seconds)
 
     # Checkpoints
 
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> None:
         async with self._asking():
             await asyncio.gather(*map(self._save, checkpoints))
+
+    async def save_position(self, position: str) -> None:
+        stream = self._position_stream()
+        async with self._asking():
+            if self._positions >= _MAX_POSITIONS:
+                # A crash in between loses it, and the next projector looks at all runs.
+                with suppress(*MISSING):
+                    await stream.delete()
+                self._positions = 0
+            if not self._positions:
+                await stream.create(JSON)
+            await stream.append_many([{"position": position}], content_type=JSON)
+            self._positions += 1
+
+    async def load_position(self) -> str:
+        found = ""
+        async with self._asking():
+            with suppress(*MISSING):
+                async for message in self._position_stream().read().items():
+                    found = message["position"]
+        return found
+
+    def _position_stream(self) -> AsyncStream:
+        if self._client is None:
+            raise StoreNotOpen
+        return self._client.stream(f"{self._root}/position")
 
     async def _save(self, checkpoint: Checkpoint) -> None:
         async with self._turns:
@@ -336,37 +326,10 @@ class StreamRunStore(RunStore):
         # Quoted twice: a run id is one segment of the path, whatever characters it has.
         return self._client.stream(f"{self._root}/{kind}/{quote(run_id, safe='')}")
 
-    def _changes_stream(self) -> AsyncStream:
+    def _changes_stream(self) -> ChangeStream:
         if self._client is None or self._changes is None:
             raise StoreNotOpen
         return self._changes
-
-    async def _tell(self, message: dict[str, Any]) -> None:
-        """Write to the stream of changes; what waits while a request is under way goes together."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._telling.append((message, told))
-        if self._teller is None:
-            self._teller = asyncio.create_task(self._tell_all())
-        await told
-
-    async def _tell_all(self) -> None:
-        try:
-            while self._telling:
-                group, self._telling = self._telling, []
-                try:
-                    messages = [message for message, _ in group]
-                    # One producer for as long as the store is open: the server remembers each.
-                    await self._changes_stream().append_many(messages, idempotent=True)
-                except (ClientError, StoreNotOpen) as error:
-                    for _, told in group:
-                        if not told.done():
-                            told.set_exception(error)
-                else:
-                    for _, told in group:
-                        if not told.done():
-                            told.set_result(None)
-        finally:
-            self._teller = None
 
     @asynccontextmanager
     async def _using(self, run_id: str) -> AsyncIterator[None]:
