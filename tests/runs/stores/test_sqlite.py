@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import NewerFormat, RunDeleted, RunStoreUnavailable, SettingsError
+from headwater.errors import (
+    NewerFormat,
+    RunDeleted,
+    RunStoreDamaged,
+    RunStoreUnavailable,
+    SettingsError,
+)
 from headwater.runs import RunStore, run_store
 from headwater.runs.stores.sqlite import SqliteRunStore
 from tests.suites.run_steps import all_events, append, event, numbered, started
@@ -69,8 +75,25 @@ def test_another_database_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
     (tmp_path / "runs.db").write_bytes(b"x" * 5000)
-    with pytest.raises(RunStoreUnavailable, match="not a database"):
+    with pytest.raises(RunStoreDamaged, match="not a database"):
         asyncio.run(SqliteRunStore(tmp_path / "runs.db").open())
+
+
+def test_damage_in_the_middle_of_a_file_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "runs.db"
+
+    async def scenario() -> None:
+        async with SqliteRunStore(file) as store:
+            await append(store, *numbered(200))
+        whole = file.read_bytes()
+        page = 4096
+        # The first page, with the tables' names, stays as it is.
+        file.write_bytes(whole[: 8 * page] + b"x" * (len(whole) - 8 * page))
+        async with SqliteRunStore(file) as store:
+            with pytest.raises(RunStoreDamaged, match="move it away"):
+                await all_events(store)
+
+    asyncio.run(scenario())
 
 
 def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:

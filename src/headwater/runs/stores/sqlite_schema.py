@@ -5,11 +5,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from headwater.errors import NewerFormat, RunStoreUnavailable, SettingsError
+from headwater.errors import (
+    NewerFormat,
+    RunError,
+    RunStoreDamaged,
+    RunStoreUnavailable,
+    SettingsError,
+)
 
 APPLICATION_ID: Final = 0x48575253  # "HWRS"
 FORMAT: Final = 1
 BUSY_SECONDS: Final = 30.0
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _TABLES: Final = """
 CREATE TABLE runs (
@@ -85,8 +92,11 @@ def _is_new(db: sqlite3.Connection, path: Path) -> bool:
     return not tables
 
 
-def unavailable(path: Path, error: sqlite3.Error) -> RunStoreUnavailable:
+def unavailable(path: Path, error: sqlite3.Error) -> RunError:
     """Say what a failure of SQLite means to whoever called."""
+    # The low byte is the primary code; the rest only says which kind of it.
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+        return RunStoreDamaged(str(path), str(error))
     return RunStoreUnavailable(f"'{path}'", str(error))
 
 
