@@ -12,10 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Final
-
-from msgspec import Struct
 
 from headwater.errors import HeadwaterError, RunLogDamaged, RunQueryRefused
 from headwater.runs import alerts as codes
@@ -24,8 +21,11 @@ from headwater.runs.events import StoredEvent
 from headwater.runs.lags import Lags, Metrics, RunLag
 from headwater.runs.positions import Position, load_position, save_position
 from headwater.runs.projection import Health, Progress, Projection
+from headwater.runs.projector_options import Options, Resync
 from headwater.runs.store import PAGE, Changes, Checkpoint, RunInfo, RunStore
 from headwater.runs.values import RunSnapshot
+
+__all__ = ["Metrics", "Options", "Projector", "Resync", "RunLag"]
 
 log: Final = logging.getLogger("headwater.runs")
 
@@ -34,38 +34,6 @@ _MAX_AGAIN: Final = 1000
 """Runs that a position may name."""
 _FIRST_PAGE: Final = 200
 """Events that are read of each run where many are read at once; who has more is read on alone."""
-
-
-class Resync(StrEnum):
-    """From where a run is projected again."""
-
-    FULL = "FULL"
-    """From its first event."""
-    FROM_SNAPSHOT = "FROM_SNAPSHOT"
-    """From the last checkpoint at or before the contiguous mark."""
-
-
-class Options(Struct, frozen=True):
-    """What a projector can be told."""
-
-    grace_seconds: float = 5.0
-    """How long a missing number may still turn up."""
-    lag_alert_seconds: float = 5.0
-    lag_resync_seconds: float = 10.0
-    resync: Resync = Resync.FROM_SNAPSHOT
-    """How a run is resynced that lags or has a gap."""
-    wait_seconds: float = 1.0
-    """How long to wait for changes before looking anyway."""
-    max_loaded_runs: int = 10_000
-    """Projections kept in memory; the others are loaded from their checkpoints."""
-    concurrency: int = 64
-    """Runs that are read at once, and whose checkpoints are kept together."""
-    position_seconds: float = 5.0
-    """How often it is kept where a projector goes on after a restart."""
-    measured_events: int = 10_000
-    """Events of which the metrics know how late their snapshots were."""
-    retry_seconds: float = 0.5
-    """How long to wait after the store could not be used."""
 
 
 class Projector:

@@ -14,8 +14,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, LiteralString, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import ClassVar, Final, LiteralString, NamedTuple
 
 from psycopg import AsyncConnection, errors
 
@@ -46,6 +45,7 @@ from headwater.runs.stores.postgres_checkpoints import Checkpoints
 from headwater.runs.stores.postgres_connections import Connections, columns
 from headwater.runs.stores.postgres_groups import Call, Groups, Outcome
 from headwater.runs.stores.postgres_schema import SAVE_POSITION
+from headwater.runs.stores.postgres_url import arguments, split_url
 from headwater.runs.values import RunStatus
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
@@ -143,35 +143,11 @@ class PostgresRunStore(RunStore):
 
     @classmethod
     def from_url(cls, url: str) -> "PostgresRunStore":
-        scheme, separator, rest = url.partition("://")
-        if not separator:
-            raise SettingsError("run store", url, "a URL such as postgresql://user@host/database")
-        scheme = scheme.partition("+")[0]
-        parts = urlsplit(f"{scheme}://{rest}")
-        ours: dict[str, str] = {}
-        theirs: list[tuple[str, str]] = []
-        for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name in {"schema", "connections", "redis"}:
-                ours[name] = value
-            else:
-                theirs.append((name, value))
-        return cls._made(urlunsplit(parts._replace(query=urlencode(theirs))), ours)
+        return cls._made(*split_url(url))
 
     @classmethod
     def _made(cls, url: str, options: dict[str, str]) -> "PostgresRunStore":
-        return cls(url, **cls._arguments(options))
-
-    @staticmethod
-    def _arguments(options: dict[str, str]) -> dict[str, Any]:
-        given: dict[str, Any] = {}
-        if "schema" in options:
-            given["schema"] = options["schema"]
-        if "connections" in options:
-            text = options["connections"]
-            if not text.isdecimal():
-                raise SettingsError("connections", text, "a number")
-            given["connections"] = int(text)
-        return given
+        return cls(url, **arguments(options))
 
     async def open(self) -> None:
         if not self._db.is_open:

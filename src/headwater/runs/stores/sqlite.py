@@ -31,12 +31,11 @@ from headwater.runs.store import (
     RunStore,
     check_limit,
     check_page,
-    checkpoint_from_json,
-    checkpoint_to_json,
     cursor_of,
     parse_cursor,
 )
 from headwater.runs.stores.filters import conditions
+from headwater.runs.stores.sqlite_checkpoints import Checkpoints, delete, load
 from headwater.runs.stores.sqlite_schema import connect, prepare, unavailable
 from headwater.runs.values import RunStatus
 
@@ -81,6 +80,7 @@ class SqliteRunStore(RunStore):
         self._writer: sqlite3.Connection
         self._reader: sqlite3.Connection
         self._waiting: list[tuple[Job, asyncio.Future[Any]]] = []
+        self._checkpoints = Checkpoints()
         self._idle = asyncio.Event()
         """Whether nothing is being committed."""
         self._idle.set()
@@ -147,10 +147,7 @@ class SqliteRunStore(RunStore):
         return await self._write(lambda db: _delete(db, run_id))
 
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> None:
-        rows = [
-            (each.last_event_seq, checkpoint_to_json(each), each.run_id) for each in checkpoints
-        ]
-        await self._write(lambda db: _save_checkpoints(db, rows))
+        await self._write(lambda db: self._checkpoints.save(db, checkpoints))
 
     async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Have something done in the next transaction, and return once that is committed."""
@@ -234,7 +231,7 @@ class SqliteRunStore(RunStore):
         self, wanted: Sequence[tuple[str, int]], limit: int = PAGE
     ) -> list[list[StoredEvent]]:
         # One way to the reader's thread and back for all of them.
-        pages = await self._reading_with(
+        pages = await self._ask(
             lambda db: [db.execute(_FETCH, (*each, limit)).fetchall() for each in wanted]
         )
         return [
@@ -298,12 +295,7 @@ class SqliteRunStore(RunStore):
             await asyncio.wait_for(news.wait(), min(seconds, self.poll_seconds))
 
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
-        rows = await self._read(
-            "SELECT document FROM checkpoints WHERE run = "
-            "(SELECT number FROM runs WHERE run_id = ?)",
-            run_id,
-        )
-        return checkpoint_from_json(run_id, rows[0][0]) if rows else None
+        return await self._ask(lambda db: load(db, run_id))
 
     async def save_position(self, position: str) -> None:
         statement = "INSERT OR REPLACE INTO position VALUES (1, ?)"
@@ -314,14 +306,14 @@ class SqliteRunStore(RunStore):
         return rows[0][0] if rows else ""
 
     async def _read(self, statement: str, *values: object) -> list[Any]:
-        return await self._reading_with(lambda db: db.execute(statement, values).fetchall())
+        return await self._ask(lambda db: db.execute(statement, values).fetchall())
 
-    async def _reading_with(self, ask: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
+    async def _ask(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         if self._reading is None:
             raise StoreNotOpen
         reader = self._reader
 
-        def read() -> list[Any]:
+        def read() -> T:
             try:
                 return ask(reader)
             except sqlite3.Error as error:
@@ -377,19 +369,9 @@ def _delete(db: sqlite3.Connection, run_id: str) -> bool:
     if found is None:
         return False
     db.execute("DELETE FROM events WHERE run = ?", found)
-    db.execute("DELETE FROM checkpoints WHERE run = ?", found)
+    delete(db, *found)
     db.execute(_TOMBSTONE, (instant_text(datetime.now(UTC)), *found))
     return True
-
-
-def _save_checkpoints(db: sqlite3.Connection, rows: list[tuple[int, bytes, str]]) -> None:
-    db.executemany(
-        "INSERT INTO checkpoints (run, last_event_seq, document) "
-        "SELECT number, ?, ? FROM runs WHERE run_id = ? AND NOT deleted "
-        "ON CONFLICT (run) DO UPDATE SET last_event_seq = excluded.last_event_seq, "
-        "document = excluded.document WHERE excluded.last_event_seq >= last_event_seq",
-        rows,
-    )
 
 
 def _info(
