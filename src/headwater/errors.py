@@ -17,6 +17,7 @@
     │   ├── RunNotFound            no such run, or it was deleted
     │   ├── RunDeleted             the run was deleted and takes no more events
     │   ├── RunLogDamaged          a stored event or checkpoint can't be read
+    │   ├── RunStoreDamaged        the file that keeps runs can't be read
     │   ├── CacheUnavailable       a cache of snapshots can't be used now; the store still can
     │   └── RunStoreUnavailable    the store behind can't be used now; the same call may be repeated
     ├── StateError                 a state stream, or what is built from it, can't be used
@@ -245,6 +246,21 @@ class RunLogDamaged(RunError):
             f"'headwater runs verify {run_id}' says what is left."
         )
         self.run_id = run_id
+
+
+class RunStoreDamaged(RunError):
+    """The file that keeps runs can't be read."""
+
+    code = "RUN_STORE_DAMAGED"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"The runs in '{path}' can't be read: {reason}. Put back the file of a backup, or move "
+            "it away, with its -wal and -shm files, to begin without runs; the streams beside it "
+            "are not affected."
+        )
+        self.path = path
+        self.reason = reason
 
 
 class CacheUnavailable(RunError):
