@@ -84,7 +84,7 @@ class CurrentState:
     def finish(self, kept: pa.Table) -> Merged:
         """Leave out what was deleted."""
         gone = pc.equal(kept.column("operation"), "delete")
-        return Merged(kept.filter(pc.invert(gone.fill_null(False))))  # noqa: FBT003 - pyarrow's own
+        return Merged(kept.filter(pc.invert(gone.fill_null(False))))
 
 
 def last_of_each_key(rows: pa.Table) -> pa.Table:
@@ -172,7 +172,7 @@ def versions(rows: pa.Table, known: Mapping[str, Course]) -> pa.Table:
     rows, codes = rows.take(order), codes.take(order)
     # Of what a snapshot says about a key, only the last is ever seen.
     since = rows.column("valid_from").combine_chunks()
-    repeated = pc.and_(_next_is_same(codes), pc.equal(since, _next(since)).fill_null(False))  # noqa: FBT003
+    repeated = pc.and_(_next_is_same(codes), pc.equal(since, _next(since)).fill_null(False))
     rows, codes = rows.filter(pc.invert(repeated)), codes.filter(pc.invert(repeated))
 
     since = rows.column("valid_from").combine_chunks()
@@ -182,7 +182,7 @@ def versions(rows: pa.Table, known: Mapping[str, Course]) -> pa.Table:
     cleared, cleared_time = _first_clear(rows, known)
     is_clear = pc.less_equal(cleared, next_since)
     is_clear = pc.if_else(pc.is_null(next_since), pc.is_valid(cleared), is_clear)
-    is_clear = is_clear.fill_null(False)  # noqa: FBT003 - pyarrow's own
+    is_clear = is_clear.fill_null(False)
     until = pc.if_else(is_clear, cleared, next_since)
     until_time = pc.if_else(is_clear, cleared_time, next_time)
     until_time = pc.if_else(pc.is_valid(until), until_time, pa.scalar(None, TIME))
@@ -216,14 +216,13 @@ def _next(values: pa.Array) -> pa.Array:
 
 
 def _previous(values: pa.ChunkedArray) -> pa.Array:
-    values = pa.chunked_array(values).combine_chunks() if isinstance(values, list) else values
-    flat = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    first = pa.array([False] * min(1, len(flat)))
+    flat = values.combine_chunks()
+    first = pa.array([False] * min(1, len(flat)), pa.bool_())
     return pa.concat_arrays([first, flat.slice(0, max(0, len(flat) - 1))])
 
 
 def _next_is_same(codes: pa.Array) -> pa.Array:
-    return pc.equal(codes, _next(codes)).fill_null(False)  # noqa: FBT003 - pyarrow's own
+    return pc.equal(codes, _next(codes)).fill_null(False)
 
 
 def _replaced(rows: pa.Table, columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
@@ -254,14 +253,16 @@ def as_of_time(history: DataFrame, when: datetime) -> DataFrame:
     stream, and the state is that of all its keys there. Changes without a timestamp are as late as
     those before them.
     """
-    later = history.where(f.col("valid_from_time") > f.lit(when))
-    cuts = later.groupBy("stream").agg(f.min("valid_from").alias("_cut"))
-    joined = history.join(f.broadcast(cuts), "stream", "left")
+    later = [
+        f.min(f.when(f.col(f"{end}_time") > f.lit(when), f.col(end)))
+        for end in ("valid_from", "valid_to")
+    ]
+    cuts = history.groupBy("stream").agg(f.least(*later).alias("_cut"))
+    joined = history.join(f.broadcast(cuts), "stream")
+    ends = f.col("valid_to").isNull()
     before = f.col("valid_from") < f.col("_cut")
-    still = f.col("valid_to").isNull() | (f.col("valid_to") >= f.col("_cut"))
-    still &= f.col("operation") != "delete"
-    now = f.col("_cut").isNull() & f.col("valid_to").isNull()
-    return joined.where(now | (before & still)).select(history.columns)
+    before &= ends | (f.col("valid_to") >= f.col("_cut"))
+    return joined.where(f.coalesce(before, ends)).select(history.columns)
 
 
 def _valid_at(offset: Column) -> Column:
