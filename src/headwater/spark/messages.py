@@ -4,7 +4,6 @@ Fields become `msgspec` types, so that one pass parses, checks and takes apart a
 is only carried along (values of changes, data of events) stays as it was written.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -16,12 +15,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from pyspark.sql import types as t
 
 from headwater.errors import BadOption
-from headwater.state.checking import Violation, check
-from headwater.state.events import Control, ControlEvent, NonEmpty, Operation
-from headwater.state.timestamps import is_timestamp
 
 CORRUPT: Final = "_corrupt"
-_NO_TEXT: Final = re.compile(rb'[^"]|""')
 _OUTSIDE: Final = ("stream", "offset", CORRUPT)
 
 _SIMPLE: Final[dict[type[t.DataType], Any]] = {
@@ -173,54 +168,32 @@ def _json_type(kind: t.DataType, where: str) -> Any:
 
 
 class _ChangeHeaders(Struct, gc=False):
-    operation: Operation | UnsetType = UNSET
-    control: Control | UnsetType = UNSET
-    txid: NonEmpty | UnsetType = UNSET
-    timestamp: str | UnsetType = UNSET
-    offset: Raw | UnsetType = UNSET
+    operation: str | None = None
+    control: str | None = None
+    txid: str | None = None
+    timestamp: str | None = None
 
 
 class _ChangeEvent(Struct, gc=False):
     headers: _ChangeHeaders
-    type: NonEmpty | UnsetType = UNSET
-    key: NonEmpty | UnsetType = UNSET
+    type: str | None = None
+    key: str | None = None
     value: Raw | UnsetType = UNSET
     old_value: Raw | UnsetType = UNSET
-
-
-class _Carried(Struct):
-    value: Raw | UnsetType = UNSET
-    old_value: Raw | UnsetType = UNSET
-
-
-_CARRIED: Final = msgspec.json.Decoder(_Carried)
 
 
 def _text(raw: Raw | UnsetType) -> bytes | None:
     return None if raw is UNSET else bytes(raw)
 
 
-def _given(text: str | UnsetType) -> str | None:
-    return None if text is UNSET else text
-
-
 def _change_complaint(event: _ChangeEvent) -> str | None:
-    """Tell what the types don't: the rules are those of `headwater.state.checking`."""
     headers = event.headers
-    if headers.operation is UNSET:
-        if headers.control is UNSET:
-            return "headers: has neither an operation nor a control"
-        if headers.offset is not UNSET and _NO_TEXT.match(bytes(headers.offset)):
-            return "headers.offset: must be a text that is not empty"
+    if headers.control is not None:
         return None
-    if headers.control is not UNSET:
-        return "headers: has both an operation and a control, so it is neither"
-    if event.type is UNSET or event.key is UNSET:
+    if headers.operation is None:
+        return "its headers have neither an operation nor a control"
+    if not event.type or not event.key:
         return "a change needs a type and a key"
-    if event.value is UNSET and headers.operation != "delete":
-        return f"value: is missing, and {headers.operation} sets it"
-    if headers.timestamp is not UNSET and not is_timestamp(headers.timestamp):
-        return "headers.timestamp: must be an RFC 3339 timestamp, such as 2025-01-15T10:30:00Z"
     return None
 
 
@@ -258,28 +231,17 @@ class _StateShape(Shape):
         super().__init__(
             _ChangeEvent,
             {
-                "type": lambda event: _given(event.type),
-                "key": lambda event: _given(event.key),
+                "type": lambda event: event.type,
+                "key": lambda event: event.key,
                 "value": lambda event: _text(event.value),
                 "old_value": lambda event: _text(event.old_value),
-                "operation": lambda event: _given(event.headers.operation),
-                "txid": lambda event: _given(event.headers.txid),
-                "timestamp": lambda event: _given(event.headers.timestamp),
-                "control": lambda event: _given(event.headers.control),
+                "operation": lambda event: event.headers.operation,
+                "txid": lambda event: event.headers.txid,
+                "timestamp": lambda event: event.headers.timestamp,
+                "control": lambda event: event.headers.control,
             },
             _change_complaint,
         )
-
-    def parse_one(self, data: bytes) -> Any:
-        """Read one message by all the rules: also what has none may have failed the decoder."""
-        outcome = check(data)
-        if isinstance(outcome, Violation):
-            raise msgspec.ValidationError(str(outcome))
-        if isinstance(outcome, ControlEvent):
-            return _ChangeEvent(_ChangeHeaders(control=outcome.headers.control))
-        told, texts = outcome.headers, _CARRIED.decode(data)
-        headers = _ChangeHeaders(told.operation, txid=told.txid, timestamp=told.timestamp)
-        return _ChangeEvent(headers, outcome.type, outcome.key, texts.value, texts.old_value)
 
     def __reduce__(self) -> Any:
         return _StateShape, ()

@@ -2,22 +2,17 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from headwater.client import Client
-from headwater.errors import BadOption
 from headwater.spark.jobs.materialize import materialize
-from headwater.spark.jobs.materializing import table_folder
 from headwater.spark.tables import open_table
-from headwater.spark.transforms.state import as_of_offset, as_of_time
+from headwater.spark.transforms.state import as_of_offset
 from headwater.state import collection, define_stream_state
 from tests.spark.transforms.oracle import MALFORMED, Oracle, final
 from tests.support.server import ServerProcess
@@ -69,7 +64,7 @@ class Job:
         if not (self.folder / "tables" / "_quarantine").exists():
             return []
         names = ("stream", "type", "key", "reason")
-        return sorted(tuple(row[name] for name in names) for row in self.rows("_quarantine"))  # type: ignore[misc] # four of them
+        return sorted(tuple(row[name] for name in names) for row in self.rows("_quarantine"))
 
 
 def value_of(row: Mapping[str, Any]) -> Any:
@@ -80,8 +75,8 @@ def value_of(row: Mapping[str, Any]) -> Any:
 
 
 @pytest.fixture
-def job(spark: SparkSession, server: ServerProcess, room: str, tmp_path: Path) -> Iterator[Job]:
-    yield Job(spark, server.url, room, tmp_path)
+def job(spark: SparkSession, server: ServerProcess, room: str, tmp_path: Path) -> Job:
+    return Job(spark, server.url, room, tmp_path)
 
 
 def append(client: Client, path: str, events: list[Any]) -> None:
@@ -114,7 +109,7 @@ def generated(seed: int, count: int) -> list[Any]:
             value = {"n": chance.randrange(1000)} | ({"s": "é"} if kind < 0.2 else {})
             events.append(change(type_, key, operation, value, timestamp=second))
         elif kind < 0.9:
-            bad = chance.choice([None, 7, {"n": "x"}, {}, {"n": 1, "s": 2}, []])
+            bad: Any = chance.choice([None, 7, {"n": "x"}, {}, {"n": 1, "s": 2}, []])
             events.append(change("user", key, "update", bad, txid="t"))
         elif kind < 0.95:
             events.append(chance.choice(MALFORMED))

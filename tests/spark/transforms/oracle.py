@@ -19,7 +19,9 @@ VALUES = st.one_of(
     st.fixed_dictionaries({"n": st.integers(0, 9)}),
     st.fixed_dictionaries({"n": st.integers(0, 9), "s": st.text(max_size=3)}),
 )
-BAD_VALUES = st.sampled_from([None, 7, {"n": "x"}, {}, {"n": 1, "s": 2}, []])
+BAD_VALUES: st.SearchStrategy[Any] = st.sampled_from(
+    [None, 7, {"n": "x"}, {}, {"n": 1, "s": 2}, []]
+)
 MALFORMED: list[Any] = [
     7,
     {"type": "user", "key": "a"},

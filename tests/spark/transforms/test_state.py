@@ -18,15 +18,16 @@ from headwater.spark.transforms.state import (
     history_schema,
     last_of_each_key,
 )
-from headwater.spark.transforms.times import moment, times
+from headwater.spark.transforms.times import TIME, moment, times
 from tests.spark.transforms.oracle import EVENTS, Event, Oracle, Rows
 
 CURRENT = to_arrow_schema(current_schema(None), timezone="UTC")
 VERSIONS = to_arrow_schema(history_schema(None), timezone="UTC")
 NEW = pa.schema(
     [
-        (name, pa.string())
-        for name in ("stream", "key", "value", "offset", "operation", "timestamp", "txid")
+        *((name, pa.string()) for name in ("stream", "key", "value", "offset", "operation")),
+        ("timestamp", TIME),
+        ("txid", pa.string()),
     ]
 )
 
@@ -52,7 +53,7 @@ class Entry:
             "value": None if value is None else json.dumps(value),
             "offset": self.offset,
             "operation": self.headers["operation"],
-            "timestamp": self.headers.get("timestamp"),
+            "timestamp": moment(self.headers.get("timestamp")),
             "txid": None,
         }
 
@@ -73,6 +74,7 @@ class Tables:
     def take(self, rows: list[Entry], known: dict[str, Course], chunks: int) -> None:
         mine = [entry.row() for entry in rows if entry.event.get("type") == self.type]
         parts = [pa.Table.from_pylist(mine[at::chunks], schema=NEW) for at in range(chunks)]
+        parts = [part if part.num_rows else pa.table({}) for part in parts]
         state: Any = pickle.loads(pickle.dumps(CurrentState(known)))
         kept = self.current
         for part in parts:
@@ -89,7 +91,7 @@ class Tables:
 
     @property
     def versions(self) -> list[dict[str, Any]]:
-        return self.closed + self.open.to_pylist()
+        return [*self.closed, *self.open.to_pylist()]
 
 
 def rows_of(table: list[dict[str, Any]], type_: str) -> Rows:

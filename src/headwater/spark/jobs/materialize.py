@@ -6,10 +6,10 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from headwater.errors import BadOption
-from headwater.spark.jobs.materializing import ROWS, Materializing
+from headwater.spark.jobs.materializing import Materializing
 from headwater.spark.messages import shape_of_values
 from headwater.spark.tables import FORMATS
 
@@ -17,6 +17,8 @@ Trigger = Mapping[str, Any]
 """The keyword arguments of `DataStreamWriter.trigger`."""
 
 _NOTES: Final = "headwater-materialize"
+_OURS: Final = frozenset({"mode", "valuetype", "oncorrupt"})
+"""How messages are read is up to the job: as they are, and by the rules of state streams."""
 
 
 def materialize(
@@ -35,7 +37,7 @@ def materialize(
     `tables/<type>` is the current state, `tables/<type>_history` every version of it, and
     `tables/_quarantine` what was kept aside. A type without a schema has its values as JSON.
     """
-    options = {name: value for name, value in source.items() if name.lower() != "mode"}
+    options = {name: each for name, each in source.items() if name.lower() not in _OURS}
     if table_format not in FORMATS:
         raise BadOption("format", f"{table_format!r} is none of {', '.join(FORMATS)}")
     job = Materializing(
@@ -46,18 +48,23 @@ def materialize(
         history=history,
         table_format=table_format,
     )
-    rows = spark.readStream.format("headwater").options(**options, mode="state").schema(ROWS)
-    query = rows.load().writeStream.foreachBatch(job.take)
+    messages = spark.readStream.format("headwater").options(**options).load()
+    query = messages.writeStream.foreachBatch(job.take)
     query = query.option("checkpointLocation", checkpoint)
     return (query.trigger(**trigger) if trigger else query).start()
 
 
 def parsed(type_: str, schema: str | StructType) -> StructType:
     """Read the schema of a type, and refuse what JSON values can't be read as."""
+    name = f"schemas.{type_}"
     if isinstance(schema, str):
         try:
-            schema = StructType.fromDDL(schema)
+            read = DataType.fromDDL(schema)
         except PySparkException as error:
-            raise BadOption(f"schemas.{type_}", f"it is no schema ({error})") from None
-    shape_of_values(schema)
-    return schema
+            raise BadOption(name, f"it is no schema ({error})") from None
+    else:
+        read = schema
+    if not isinstance(read, StructType):
+        raise BadOption(name, "it is one type, and not the fields of an object")
+    shape_of_values(read)
+    return read

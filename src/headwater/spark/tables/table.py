@@ -11,7 +11,7 @@ merges, and replaces them: its cost grows with the size of those buckets. See do
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -28,6 +28,7 @@ from headwater.spark.tables.files import file_system, fitted, folder_uri, read_f
 from headwater.spark.tables.log import BUCKET, DataFile, Log, Snapshot
 from headwater.spark.tables.manifest import ManifestLog
 from headwater.spark.tables.merging import Finish, Merge, Merged
+from headwater.spark.tables.packing import PACKED, unpacked
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -106,19 +107,18 @@ class Table:
         rows: DataFrame,
         merge: Merge,
         *,
-        key: Sequence[str],
+        key: Sequence[str] | None,
         schema: StructType,
         writer: str,
         batch: int,
         every_bucket: bool = False,
         finish: Finish | None = None,
-        confirm: Callable[[], None] | None = None,
     ) -> int:
         """Merge rows into the buckets of their keys, and say how many rows these hold then.
 
         With `every_bucket` those that get no rows are merged as well. `schema` is the table's; it
-        may have more columns than the table has so far. `confirm` is called when all rows were
-        read and nothing is committed: where it raises, the table stays as it was.
+        may have more columns than the table has so far. Without a `key` the rows are packed, see
+        `headwater.spark.tables.packing`; a table has packed rows always, or never.
         """
         wanted = to_arrow_schema(schema, timezone="UTC")
         for attempt in range(_ATTEMPTS):
@@ -126,8 +126,6 @@ class Table:
                 return 0
             seen = self._prepared(wanted)
             added, touched = self._merged(rows, merge, finish, key, seen, every_bucket=every_bucket)
-            if confirm is not None:
-                confirm()
             removed = [file for file in seen.files if file.bucket in touched]
             try:
                 self._commit(seen, added, removed, writer, batch)
@@ -145,18 +143,16 @@ class Table:
         rows: DataFrame,
         merge: Merge,
         finish: Finish | None,
-        key: Sequence[str],
+        key: Sequence[str] | None,
         seen: Snapshot,
         *,
         every_bucket: bool,
     ) -> tuple[list[DataFile], set[int]]:
         spark = rows.sparkSession
-        bucketed = rows.withColumns(
-            {
-                BUCKET: f.pmod(f.xxhash64(*key), f.lit(seen.buckets)).cast("int"),
-                _MARK: f.lit(False),
-            }
-        )
+        bucketed = rows.withColumn(_MARK, f.lit(False))
+        if key is not None:
+            bucket = f.pmod(f.xxhash64(*key), f.lit(seen.buckets)).cast("int")
+            bucketed = bucketed.withColumn(BUCKET, bucket)
         old: dict[int, list[str]] = {}
         for file in seen.files:
             if file.bucket is not None:
@@ -311,8 +307,8 @@ def _by_bucket(held: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]
     for bucket, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
         part = rows.slice(start, end - start)
         start = end
-        part = part.filter(pc.invert(part.column(_MARK)))
-        yield bucket, part.drop_columns([BUCKET, _MARK])
+        part = part.filter(pc.invert(part.column(_MARK))).drop_columns([BUCKET, _MARK])
+        yield bucket, unpacked(part) if part.column_names == [PACKED] else part
 
 
 def _table(held: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructField, StructType
 
 from headwater.spark.tables import Merged
 from headwater.spark.transforms.controls import Course, visible, without_cleared
-from headwater.spark.transforms.times import TIME, times
+from headwater.spark.transforms.times import TIME
 
 KEY: Final = ("stream", "key")
 _BEHIND: Final = StructType().add("offset", "string").add("timestamp", "timestamp")
@@ -76,9 +76,10 @@ class CurrentState:
                 if each.clears:  # all that the table holds came before this batch
                     old = old.filter(pc.not_equal(old.column("stream"), stream))
             old = old.append_column("operation", pa.nulls(old.num_rows, pa.string()))
+        if not new.num_rows:
+            return Merged(old)
         if known:
             new = without_cleared(visible(new, known), known, "valid_from")
-        new = _with_times(new, "timestamp")
         return Merged(last_of_each_key(pa.concat_tables([old, fitted(new, old.schema)])))
 
     def finish(self, kept: pa.Table) -> Merged:
@@ -111,11 +112,6 @@ def _number(digits: pa.ChunkedArray) -> pa.ChunkedArray:
     return digits.cast(pa.string()).cast(pa.int64())
 
 
-def _with_times(rows: pa.Table, column: str) -> pa.Table:
-    at = rows.schema.get_field_index(column)
-    return rows.set_column(at, column, times(rows.column(at)))
-
-
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Give rows the columns of a schema; what they lack is null."""
     columns = [
@@ -138,7 +134,9 @@ class History:
 
     def __call__(self, old: pa.Table, new: pa.Table) -> Merged:
         """Take new changes; what they close is only known once all are here."""
-        new = _with_times(visible(new, self._known), "timestamp")
+        if not new.num_rows:
+            return Merged(old)
+        new = visible(new, self._known)
         return Merged(pa.concat_tables([old, fitted(self._since(new), old.schema)]))
 
     def finish(self, kept: pa.Table) -> Merged:

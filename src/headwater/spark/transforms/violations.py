@@ -4,23 +4,21 @@ Both are kept aside, with their reason, as `headwater.state` does with the polic
 entity stays as it was, and other types go on.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
+from msgspec import UNSET
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from headwater.spark.messages import CORRUPT, Shape, shape_of_values
+from headwater.spark.messages import Shape, shape_of_values
 from headwater.spark.tables import Merged
 from headwater.spark.transforms.controls import Course
 from headwater.spark.transforms.state import fitted, value_columns
-from headwater.state.checking import Violation, check
+from headwater.state.decoding import WireEvent
 
 QUARANTINE: Final = StructType(
     [
@@ -30,79 +28,41 @@ QUARANTINE: Final = StructType(
 )
 """The columns of the table of what was kept aside."""
 
-REASON: Final = "_reason"
-MESSAGE: Final = "_message"
-_CARRIED: Final = ("stream", "key", "offset", "operation", "timestamp", "txid")
 _ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
-# Values
+class Read(NamedTuple):
+    """Values that were read by a schema."""
 
-
-def checked(rows: DataFrame, type_: str, schema: StructType) -> DataFrame:
-    """Take apart the values of a type: their columns, or why they don't fit in `_reason`."""
-    wanted = [StructField(name, StringType()) for name in (*_CARRIED, REASON, MESSAGE)]
-    result = StructType([*wanted, *value_columns(schema)])
-    function = partial(_checked, type_=type_, schema=schema)
-    return rows.select(*_CARRIED, "value").mapInArrow(function, result)
-
-
-def fitting(rows: DataFrame) -> DataFrame:
-    """Give the changes whose values fit."""
-    return rows.where(f.col(REASON).isNull()).drop(REASON, MESSAGE)
-
-
-def violating(rows: DataFrame, type_: str) -> DataFrame:
-    """Give what is to be kept aside of the values that were checked."""
-    return rows.where(f.col(REASON).isNotNull()).select(
-        "stream",
-        "offset",
-        f.lit(type_).alias("type"),
-        "key",
-        f.col(REASON).alias("reason"),
-        f.col(MESSAGE).alias("message"),
-    )
-
-
-def _checked(
-    batches: Iterator[pa.RecordBatch], *, type_: str, schema: StructType
-) -> Iterator[pa.RecordBatch]:
-    check_values = Values(type_, schema)
-    for batch in batches:
-        yield check_values(batch)
+    columns: dict[str, pa.Array]
+    """Null where a value does not fit, or there is none."""
+    reasons: Mapping[int, str]
+    """Why values don't fit, by their place."""
 
 
 class Values:
     """Reads the values of one type by its schema."""
 
-    def __init__(self, type_: str, schema: StructType) -> None:
-        self._type = type_
+    def __init__(self, schema: StructType) -> None:
         self._shape: Shape = shape_of_values(schema)
         self._fields = to_arrow_schema(schema, timezone="UTC")
         self._names = value_columns(schema).fieldNames()
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Replace the column `value` by its fields; a deletion has none."""
-        sets = pc.not_equal(batch.column("operation"), "delete").to_pylist()
-        values = batch.column("value").cast(pa.binary())
-        texts = values.filter(pa.array(sets)).to_pylist() if not all(sets) else values.to_pylist()
+    def read(self, events: Sequence[WireEvent]) -> Read:
+        """Take values apart into columns; a deletion has none."""
+        sets = [event.value if event.headers.operation != "delete" else UNSET for event in events]
+        texts = [value for value in sets if value is not UNSET]
         parsed, reasons = self._parsed(texts)
         if len(texts) < len(sets):
-            places = [place for place, is_set in enumerate(sets) if is_set]
+            places = [place for place, value in enumerate(sets) if value is not UNSET]
             reasons = {places[at]: reason for at, reason in reasons.items()}
             told = iter(parsed)
-            parsed = [next(told) if is_set else None for is_set in sets]
-        columns = {name: batch.column(name) for name in _CARRIED}
-        columns[REASON] = _sparse(len(sets), reasons)
-        columns[MESSAGE] = _sparse(
-            len(sets), {at: self._message(batch.slice(at, 1)) for at in reasons}
-        )
+            parsed = [None if value is UNSET else next(told) for value in sets]
         fields = self._shape.columns(parsed, self._fields)
-        for name, field in zip(self._names, self._fields, strict=True):
-            columns[name] = fields[field.name]
-        return pa.RecordBatch.from_pydict(columns)
+        names = zip(self._names, self._fields.names, strict=True)
+        return Read({name: fields[field] for name, field in names}, reasons)
 
-    def _parsed(self, texts: list[bytes]) -> tuple[list[Any], dict[int, str]]:
+    def _parsed(self, texts: Sequence[Any]) -> tuple[list[Any], dict[int, str]]:
         """Read values: all at once, and one by one where one does not fit."""
         reasons: dict[int, str] = {}
         parsed: list[Any]
@@ -112,7 +72,7 @@ class Values:
             parsed = []
             for at, text in enumerate(texts):
                 try:
-                    parsed.append(self._shape.parse_one(text))
+                    parsed.append(self._shape.parse_one(bytes(text)))
                 except _ERRORS as error:
                     reasons[at] = str(error)
                     parsed.append(None)
@@ -121,54 +81,18 @@ class Values:
             parsed[at] = None
         return parsed, reasons
 
-    def _message(self, row: pa.RecordBatch) -> str:
-        told = row.to_pylist()[0]
-        names = ("operation", "txid", "timestamp")
-        shown = {
-            "type": self._type,
-            "key": told["key"],
-            "value": msgspec.Raw(told["value"].encode()),
-            "headers": {name: told[name] for name in names if told[name] is not None},
-        }
-        return msgspec.json.encode(shown).decode()
 
-
-def _sparse(count: int, texts: Mapping[int, str]) -> pa.Array:
-    if not texts:
-        return pa.nulls(count, pa.string())
-    return pa.array([texts.get(at) for at in range(count)], pa.string())
-
-
-# Messages
-
-
-def malformed(rows: DataFrame) -> DataFrame:
-    """Give what is to be kept aside of messages that are no events."""
-    corrupt = rows.where(f.col(CORRUPT).isNotNull()).select("stream", "offset", CORRUPT)
-    return corrupt.mapInArrow(_malformed, QUARANTINE)
-
-
-def _malformed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        texts = batch.column(CORRUPT)
-        empty = pa.array([""] * len(texts), pa.string())
-        columns = {
-            "stream": batch.column("stream"),
-            "offset": batch.column("offset"),
-            "type": empty,
-            "key": empty,
-            "reason": pa.array([_reason(text) for text in texts.to_pylist()], pa.string()),
-            "message": texts,
-        }
-        yield pa.RecordBatch.from_pydict(columns)
-
-
-def _reason(text: str) -> str:
-    outcome = check(text.encode())
-    return str(outcome) if isinstance(outcome, Violation) else "it could not be read"
-
-
-# The table
+def message_of(event: WireEvent) -> str:
+    """Write an event again, as far as it was read."""
+    headers = event.headers
+    told = {"operation": headers.operation, "txid": headers.txid, "timestamp": headers.timestamp}
+    shown = {
+        "type": event.type,
+        "key": event.key,
+        "value": event.value,
+        "headers": {name: text for name, text in told.items() if text is not UNSET},
+    }
+    return msgspec.json.encode(shown).decode()
 
 
 class Quarantine:
@@ -179,17 +103,15 @@ class Quarantine:
             stream: each.reset for stream, each in known.items() if each.reset is not None
         }
 
+    @property
+    def forgets(self) -> bool:
+        """Whether anything that was kept aside is to be forgotten."""
+        return bool(self._resets)
+
     def __call__(self, old: pa.Table, new: pa.Table) -> Merged:
         """Take new rows."""
-        return Merged(pa.concat_tables([self._kept(old), fitted(self._kept(new), old.schema)]))
-
-    def _kept(self, rows: pa.Table) -> pa.Table:
+        rows = pa.concat_tables([old, fitted(new, old.schema)])
         for stream, reset in self._resets.items():
             here = pc.equal(rows.column("stream"), stream)
             rows = rows.filter(pc.invert(pc.and_(here, pc.less(rows.column("offset"), reset))))
-        return rows
-
-
-def has_resets(known: Iterable[Course]) -> bool:
-    """Tell whether anything that was kept aside is forgotten."""
-    return any(each.reset is not None for each in known)
+        return Merged(rows)
