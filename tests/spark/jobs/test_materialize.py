@@ -1,7 +1,12 @@
 """Tables of state streams on a real Spark say what `headwater.state` says."""
 
+import contextlib
+import io
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +23,7 @@ from headwater.spark.jobs.materializing import table_folder
 from headwater.spark.tables import open_table
 from headwater.spark.transforms.state import as_of_offset, as_of_time
 from headwater.state import collection, define_stream_state
+from tests.docs.test_pages import blocks
 from tests.spark.transforms.oracle import MALFORMED, Oracle, final
 from tests.support.server import ServerProcess
 
@@ -337,3 +343,28 @@ def test_schemas_that_cannot_be_used_are_refused_before_anything_runs(job: Job) 
             job.run(schemas={"user": schema})
     with pytest.raises(BadOption, match="delta, parquet"):
         job.run(table_format="csv")
+
+
+def test_the_page_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {"__name__": "page"}
+    printed, shown = io.StringIO(), 0
+    with ServerProcess() as server:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "HEADWATER_URL": server.url, "PATH": path}
+        for language, text in blocks("docs/pipelines-materialize.md"):
+            code = text.replace("http://localhost:4437", server.url)
+            if language == "bash":
+                subprocess.run(["bash", "-euc", code], env=environment, check=True, timeout=60)
+            elif language == "python":
+                printed = io.StringIO()
+                # Spark's JVM does not change its folder: it has to be told where this one is.
+                code = code.replace('"checkpoints/shop"', repr(str(tmp_path / "checkpoint")))
+                with contextlib.redirect_stdout(printed):
+                    exec(compile(code, "page.py", "exec"), scope)
+            elif language == "output":
+                assert text.strip() in printed.getvalue()
+                shown += 1
+    assert shown == 2
