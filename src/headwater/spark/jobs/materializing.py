@@ -8,6 +8,7 @@ after another; a replay finds those that have the batch, and finishes the rest.
 
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, Final
 from uuid import uuid4
 
@@ -38,7 +39,7 @@ from headwater.spark.transforms.violations import QUARANTINE, Quarantine
 QUARANTINE_TABLE: Final = "_quarantine"
 _HISTORY: Final = "_history"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^[_.]|_(?=history$)")
-_LONGEST: Final = 200
+_LONGEST: Final = 150
 
 
 def table_folder(type_: str) -> str:
@@ -48,7 +49,7 @@ def table_folder(type_: str) -> str:
     """
     name = _UNSAFE.sub(lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), type_)
     if len(name) > _LONGEST:
-        raise BadOption("type", f"'{type_[:40]}…' is too long for the name of a table")
+        return f"{name[:_LONGEST]}~{sha256(type_.encode()).hexdigest()[:16]}"
     return name
 
 
@@ -57,6 +58,8 @@ class Noted(Struct, frozen=True):
 
     writer: str
     """The name of this query in the logs of its tables."""
+    history: bool
+    """Whether there are histories, which have everything from the start or are none."""
     types: tuple[str, ...] = ()
     opened: Mapping[str, str] = {}
     """By stream, where the snapshot began that has not ended."""
@@ -98,8 +101,10 @@ class Materializing:
         noted = self._notes.before(number)
         if noted is None:
             # Written before anything else, so that a replay is known by its writer.
-            noted = Noted(uuid4().hex)
+            noted = Noted(uuid4().hex, self._history)
             self._notes.write(number, noted)
+        if self._history and not noted.history:
+            raise BadOption("history", "this query has gone on without: begin another one")
         changes = packed_changes(batch, self._schemas, BUCKETS).persist()
         try:
             survey = _surveyed(changes)
@@ -109,6 +114,7 @@ class Materializing:
             changes.unpersist()
         behind = Noted(
             noted.writer,
+            self._history,
             tuple(sorted({*noted.types, *survey.types})),
             {name: each.opened for name, each in known.items() if each.opened is not None},
         )
