@@ -105,6 +105,8 @@ class Materializing:
             self._notes.write(number, noted)
         if self._history and not noted.history:
             raise BadOption("history", "this query has gone on without: begin another one")
+        for type_ in noted.types:  # before values are measured by a schema that can't be theirs
+            self._compared_table(table_folder(type_), type_, batch.sparkSession, noted.writer)
         changes = packed_changes(batch, self._schemas, BUCKETS).persist()
         try:
             survey = _surveyed(changes)
@@ -156,10 +158,7 @@ class Materializing:
         schema: StructType,
         step: "_Step",
     ) -> None:
-        table = self._table(name)
-        if name not in self._compared:
-            self._compare(table, type_, rows.sparkSession, step.writer)
-            self._compared.add(name)
+        table = self._compared_table(name, type_, rows.sparkSession, step.writer)
         table.rewrite(
             rows.select(BUCKET, PACKED),
             merge,
@@ -187,14 +186,17 @@ class Materializing:
     def _table(self, name: str) -> Table:
         return open_table(f"{self._tables}/{name}", self._format, buckets=BUCKETS)
 
-    def _compare(self, table: Table, type_: str, spark: SparkSession, writer: str) -> None:
-        """See that a table is this query's, and that its rows fit the schema."""
-        rows = table.read(spark)
-        if rows is None:
-            return
-        if table.committed(writer) < 0 and not rows.isEmpty():
-            raise TableTaken(table.folder)
-        _compare(rows.schema, type_, self._schemas.get(type_))
+    def _compared_table(self, name: str, type_: str, spark: SparkSession, writer: str) -> Table:
+        """Open a table; the first time, see that it is this query's and fits the schema."""
+        table = self._table(name)
+        if name not in self._compared:
+            rows = table.read(spark)
+            if rows is not None:
+                if table.committed(writer) < 0 and not rows.isEmpty():
+                    raise TableTaken(table.folder)
+                _compare(rows.schema, type_, self._schemas.get(type_))
+            self._compared.add(name)
+        return table
 
 
 class _Step:
@@ -229,13 +231,16 @@ def _surveyed(changes: DataFrame) -> Survey:
 
 def _compare(is_now: StructType, type_: str, schema: StructType | None) -> None:
     """Refuse a schema that the rows of a table can't have."""
-    wanted = value_columns(schema)
-    for field, column in zip(schema or (), wanted, strict=schema is not None):
-        if column.name not in is_now.fieldNames() and not field.nullable:
-            raise TableSchemaRefused(column.name, "not there", "a column that is never null")
     if ("value" in is_now.fieldNames()) != (schema is None):
         has, lacks = ("JSON", "columns") if schema is not None else ("columns", "JSON")
         raise TableSchemaRefused("value", f"{has} of the type '{type_}'", lacks)
+    for field, column in zip(schema or (), value_columns(schema), strict=False):
+        name, wanted = column.name, column.dataType.simpleString()
+        if name not in is_now.fieldNames():
+            if not field.nullable:
+                raise TableSchemaRefused(name, "not there", "a column that is never null")
+        elif is_now[name].dataType.simpleString() != wanted:
+            raise TableSchemaRefused(name, is_now[name].dataType.simpleString(), wanted)
 
 
 def _json(value: Any) -> str:
