@@ -36,6 +36,7 @@
     │   ├── CorruptMessage         a message is not what the chosen mode reads
     │   ├── StreamLost             a stream was deleted or recreated under a running query
     │   ├── BadRow                 a row can't be written to a stream
+    │   ├── TableTaken             a table holds rows of another query
     │   └── BatchRefused           a stream takes nothing of this batch
     └── ClientError                a request to a stream server has failed
         ├── ClientClosed           the client was closed, so nothing was sent
@@ -695,6 +696,17 @@ class TableSchemaRefused(SparkError):
             "new column another name, or write to another folder from the start."
         )
         self.column = column
+
+
+class TableTaken(SparkError):
+    """A table holds rows of another query."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"The table in {folder} was written by a query with another checkpoint. Go on with "
+            "that checkpoint, or write to another folder."
+        )
+        self.folder = folder
 
 
 class BatchRefused(SparkError):

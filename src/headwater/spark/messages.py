@@ -107,9 +107,10 @@ def _misfit(value: Any, field: pa.Field) -> str | None:
 class _SchemaShape(Shape):
     """A shape that is pickled as the schema that it came from."""
 
-    def __init__(self, schema: t.StructType) -> None:
+    def __init__(self, schema: t.StructType, outside: tuple[str, ...] = _OUTSIDE) -> None:
         self._schema = schema
-        fields = [field for field in schema if field.name not in _OUTSIDE]
+        self._outside = outside
+        fields = [field for field in schema if field.name not in outside]
         names = {f"f{at}": field.name for at, field in enumerate(fields)}
         kind = msgspec.defstruct(
             "Message",
@@ -120,7 +121,7 @@ class _SchemaShape(Shape):
         super().__init__(kind, {field: _attribute(name) for name, field in names.items()})
 
     def __reduce__(self) -> Any:
-        return _SchemaShape, (self._schema,)
+        return _SchemaShape, (self._schema, self._outside)
 
 
 def shape_of_schema(schema: t.StructType) -> Shape:
@@ -129,6 +130,11 @@ def shape_of_schema(schema: t.StructType) -> Shape:
         if name in schema.fieldNames() and not isinstance(schema[name].dataType, t.StringType):
             raise BadOption("schema", f"'{name}' is not a field of messages, and is a string")
     return _SchemaShape(schema)
+
+
+def shape_of_values(schema: t.StructType) -> Shape:
+    """Read JSON values as objects with the fields of a schema, whatever they are called."""
+    return _SchemaShape(schema, ())
 
 
 def _attribute(name: str) -> Callable[[Any], Any]:

@@ -15,6 +15,7 @@ from headwater.errors import BadOption, TableChanged, TableSchemaRefused
 from headwater.spark.tables import DataFile, Merged, Table, open_table
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.manifest import ManifestLog
+from headwater.spark.tables.packing import packed
 
 SCHEMA = StructType().add("key", "string").add("n", "long")
 
@@ -216,3 +217,49 @@ def test_a_task_that_fails_leaves_the_table_as_it_was(made: Table, spark: SparkS
         made.append(rows(spark, ("b", 2)).mapInArrow(one_bad, SCHEMA), writer="query", batch=1)
     assert shown(made, spark) == [("a", 1)]
     assert made.committed("query") == 0
+
+
+def packed_rows(spark: SparkSession, *items: tuple[str, int]) -> DataFrame:
+    table = pa.table({"key": [key for key, _ in items], "n": [number for _, number in items]})
+    return spark.createDataFrame(list(packed(table, "key", 4)), "_bucket int, _rows binary")
+
+
+def summed(old: pa.Table, new: pa.Table) -> Merged:
+    """Add up the numbers of each key, of which some may be negative."""
+    if not new.num_rows:
+        return Merged(old)
+    rows = pa.concat_tables([old, new.cast(old.schema)])
+    return Merged(rows.group_by("key").aggregate([("n", "sum")]).rename_columns(["key", "n"]))
+
+
+def positive(rows: pa.Table) -> Merged:
+    above = pc.greater(rows.column("n"), 0)
+    return Merged(rows.filter(above), rows.filter(pc.invert(above)))
+
+
+def test_packed_rows_are_merged_and_a_bucket_is_finished_once(
+    made: Table, spark: SparkSession
+) -> None:
+    for batch, items in enumerate(([("a", 1), ("b", 5)], [("a", -1), ("a", -2), ("c", 4)])):
+        made.rewrite(
+            packed_rows(spark, *items),
+            summed,
+            key=None,
+            schema=SCHEMA,
+            writer="query",
+            batch=batch,
+            every_bucket=True,
+            finish=positive,
+        )
+    assert shown(made, spark) == [("a", -2), ("b", 5), ("c", 4)]
+    made.rewrite(
+        packed_rows(spark, ("a", 7)),
+        summed,
+        key=None,
+        schema=SCHEMA,
+        writer="query",
+        batch=2,
+        finish=positive,
+    )
+    # What was closed is not merged again.
+    assert shown(made, spark) == [("a", -2), ("a", 7), ("b", 5), ("c", 4)]

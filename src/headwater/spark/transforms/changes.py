@@ -1,0 +1,176 @@
+"""Messages of state streams into changes: read, checked and parted by type and bucket, in one pass.
+
+The rules are those of `headwater.state`, by its own decoder. Changes go on packed (see
+`headwater.spark.tables.packing`): a DataFrame has one row for the changes of a type and a bucket
+from some thousand messages. Controls, of which there are few, go beside them as they are.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import UNSET, Struct
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from headwater.spark.tables.log import BUCKET
+from headwater.spark.tables.packing import PACKED, packed
+from headwater.spark.transforms.controls import END, RESET, START
+from headwater.spark.transforms.times import times
+from headwater.spark.transforms.violations import Values, message_of
+from headwater.state.decoding import WireEvent, decode_pieces
+
+CHANGES: Final = "changes"
+ASIDE: Final = "aside"
+CONTROLS: Final = "controls"
+
+COLUMNS: Final = (
+    f"kind string, type string, {BUCKET} int, {PACKED} binary, "
+    "controls array<struct<stream: string, offset: string, kind: string, time: string>>"
+)
+_MANY: Final = 100_000
+_LARGE: Final = 32 << 20
+_CONTROL: Final = pa.struct([(name, pa.string()) for name in ("stream", "offset", "kind", "time")])
+_SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("type", pa.string()),
+        (BUCKET, pa.int32()),
+        (PACKED, pa.binary()),
+        ("controls", pa.list_(_CONTROL)),
+    ]
+)
+_MATTERS: Final = frozenset({RESET, START, END})
+
+
+def packed_changes(
+    messages: DataFrame, schemas: Mapping[str, StructType], buckets: int
+) -> DataFrame:
+    """Read messages (`stream`, `offset`, `value`): their changes, controls and what is kept aside.
+
+    Rows of the kind `changes` have those of one type and bucket; `aside` what is to be kept aside;
+    `controls` come as they are.
+    """
+    function = partial(_packed, schemas=dict(schemas), buckets=buckets)
+    return messages.select("stream", "offset", "value").mapInArrow(function, COLUMNS)
+
+
+def _packed(
+    batches: Iterable[pa.RecordBatch], *, schemas: Mapping[str, StructType], buckets: int
+) -> Iterator[pa.RecordBatch]:
+    values = {type_: Values(schema) for type_, schema in schemas.items()}
+    for rows in _gathered(batches):
+        read = read_messages(rows, values)
+        found: list[dict[str, Any]] = []
+        for type_, changes in read.changes.items():
+            for bucket, data in packed(changes, "key", buckets):
+                found.append({"kind": CHANGES, "type": type_, BUCKET: bucket, PACKED: data})
+        if read.aside:
+            aside = pa.Table.from_pylist(read.aside)
+            for bucket, data in packed(aside, "offset", buckets):
+                found.append({"kind": ASIDE, BUCKET: bucket, PACKED: data})
+        if read.controls:
+            found.append({"kind": CONTROLS, "controls": read.controls})
+        yield pa.RecordBatch.from_pylist(found, _SCHEMA)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        held.append(batch)
+        count, size = count + batch.num_rows, size + batch.nbytes
+        if count >= _MANY or size >= _LARGE:
+            yield pa.Table.from_batches(held)
+            held, count, size = [], 0, 0
+    if count:
+        yield pa.Table.from_batches(held)
+
+
+class Messages(Struct):
+    """What messages say."""
+
+    changes: dict[str, pa.Table] = {}
+    """By type."""
+    aside: list[dict[str, str]] = []
+    controls: list[dict[str, str | None]] = []
+
+
+def read_messages(rows: pa.Table, values: Mapping[str, Values]) -> Messages:
+    """Read messages by the rules of state streams, and values by the schemas of their types."""
+    read = Messages()
+    texts = rows.column("value").cast(pa.binary()).to_pylist()
+    events: list[WireEvent] = []
+    broken: dict[int, str] = {}
+    for part in decode_pieces(b"[" + b",\n".join(texts) + b"]"):
+        broken |= {len(events) + at: str(told[0]) for at, told in part.violations.items()}
+        events += part.events
+    by_type: dict[str, list[int]] = {}
+    types = {event.type for event in events if event.headers.operation is not UNSET}
+    if len(types) == 1 and all(event.headers.operation is not UNSET for event in events):
+        by_type[types.pop()] = list(range(len(events)))
+    else:
+        for at, event in enumerate(events):
+            if event.headers.operation is not UNSET:
+                by_type.setdefault(event.type, []).append(at)
+            elif event.headers.control in _MATTERS:
+                told = _control(texts[at], event)
+                read.controls.append({**_place(rows, at), **told})
+    for at, reason in broken.items():
+        nothing = {"type": "", "key": "", "reason": reason, "message": texts[at].decode()}
+        read.aside.append({**_place(rows, at), **nothing})
+    for type_, places in by_type.items():
+        whole = len(places) == len(events)
+        mine = rows if whole else rows.take(pa.array(places, pa.int64()))
+        theirs = events if whole else [events[at] for at in places]
+        read.changes[type_] = _changes(mine, theirs, values.get(type_), read.aside)
+    return read
+
+
+def _changes(
+    rows: pa.Table,
+    events: Sequence[WireEvent],
+    values: Values | None,
+    aside: list[dict[str, str]],
+) -> pa.Table:
+    """Make the columns of changes of one type; those that don't fit go aside."""
+    headers = [event.headers for event in events]
+    stamps = [None if each.timestamp is UNSET else each.timestamp for each in headers]
+    txids = [None if each.txid is UNSET else each.txid for each in headers]
+    columns = {
+        "stream": rows.column("stream"),
+        "key": pa.array([event.key for event in events], pa.string()),
+        "offset": rows.column("offset"),
+        "operation": pa.array([each.operation for each in headers], pa.string()),
+        "timestamp": times(pa.chunked_array([pa.array(stamps, pa.string())])),
+        "txid": pa.array(txids, pa.string()),
+    }
+    if values is None:
+        texts = [
+            None if event.headers.operation == "delete" else bytes(event.value)  # type: ignore[arg-type] # the rules saw to it
+            for event in events
+        ]
+        columns["value"] = pa.array(texts, pa.binary()).view(pa.string())
+        return pa.table(columns)
+    read = values.read(events)
+    table = pa.table(columns | read.columns)
+    if not read.reasons:
+        return table
+    for at, reason in read.reasons.items():
+        event = events[at]
+        told = {"key": event.key, "reason": reason, "message": message_of(event)}
+        aside.append({**_place(rows, at), "type": event.type, **told})
+    return table.filter(pa.array([at not in read.reasons for at in range(len(events))]))
+
+
+def _place(rows: pa.Table, at: int) -> dict[str, str]:
+    return {name: rows.column(name)[at].as_py() for name in ("stream", "offset")}
+
+
+def _control(text: bytes, event: WireEvent) -> dict[str, str | None]:
+    # A control's timestamp has no rule, so the decoder need not have kept it.
+    stamp = msgspec.json.decode(text)["headers"].get("timestamp")
+    kind = str(event.headers.control)
+    return {"kind": kind, "time": stamp if isinstance(stamp, str) else None}

@@ -1,0 +1,136 @@
+"""Messages are read as `headwater.state` reads them, and nothing is lost on the way."""
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType
+
+from headwater.spark.tables.log import BUCKET
+from headwater.spark.tables.packing import PACKED, packed, unpacked
+from headwater.spark.transforms.changes import ASIDE, CHANGES, CONTROLS, _packed, read_messages
+from headwater.spark.transforms.controls import Control, courses
+from headwater.spark.transforms.violations import QUARANTINE, Quarantine, Values
+from headwater.state import collection, define_stream_state
+from tests.spark.transforms.oracle import WILD_EVENTS, Oracle
+
+SCHEMA = StructType().add("n", "long", nullable=False).add("s", "string")
+
+
+class User(msgspec.Struct):
+    n: int
+    s: str | None = None
+
+
+def messages(events: list[Any]) -> pa.Table:
+    return pa.table(
+        {
+            "stream": pa.array(["a"] * len(events), pa.string()),
+            "offset": pa.array([f"{1:016}_{at:016}" for at in range(len(events))], pa.string()),
+            "value": pa.array([json.dumps(event) for event in events], pa.string()),
+        }
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(WILD_EVENTS)
+def test_what_is_kept_aside_is_what_the_state_keeps_aside(events: list[Any]) -> None:
+    events = [event for event in events if control_of(event) != "reset"]  # both would forget
+    read = read_messages(messages(events), {"user": Values(SCHEMA)})
+    users = collection(User, type="user")
+    oracle = Oracle(define_stream_state({"users": users, "orders": collection(type="order")}))
+    for event in events:
+        oracle.take(event)
+    expected = [
+        (each.type, each.key, each.reason, json.loads(each.message)) for each in oracle.quarantined
+    ]
+    told = [
+        (each["type"], each["key"], each["reason"], json.loads(each["message"]))
+        for each in sorted(read.aside, key=lambda each: each["offset"])
+    ]
+    assert told == expected
+    changes = sum(table.num_rows for table in read.changes.values())
+    silent = sum(control_of(event) == "up-to-date" for event in events)
+    assert changes + len(read.aside) + len(read.controls) + silent == len(events)
+
+
+def control_of(event: Any) -> str | None:
+    headers = event.get("headers", {}) if isinstance(event, dict) else {}
+    return None if "operation" in headers else headers.get("control")
+
+
+def test_values_become_columns_and_those_that_do_not_fit_go_aside() -> None:
+    events = [
+        {"type": "user", "key": "a", "value": {"n": 1}, "headers": {"operation": "insert"}},
+        {"type": "user", "key": "b", "headers": {"operation": "delete", "txid": "t"}},
+        {"type": "user", "key": "c", "value": {"n": "x"}, "headers": {"operation": "update"}},
+        {"type": "order", "key": "d", "value": [1], "headers": {"operation": "upsert"}},
+    ]
+    read = read_messages(messages(events), {"user": Values(SCHEMA)})
+    users = read.changes["user"].select(["key", "operation", "txid", "n", "s"]).to_pylist()
+    assert users == [
+        {"key": "a", "operation": "insert", "txid": None, "n": 1, "s": None},
+        {"key": "b", "operation": "delete", "txid": "t", "n": None, "s": None},
+    ]
+    assert read.changes["order"].column("value").to_pylist() == ["[1]"]
+    (aside,) = read.aside
+    assert (aside["key"], aside["reason"]) == ("c", "Expected `int`, got `str` - at `$.n`")
+    assert aside["offset"] == f"{1:016}_{2:016}"
+
+
+def test_packed_changes_are_in_one_bucket_each_and_all_there() -> None:
+    events = [
+        {"type": "user", "key": f"é{n}", "value": n, "headers": {"operation": "insert"}}
+        for n in range(200)
+    ]
+    events.append({"headers": {"control": "reset", "timestamp": "2025-01-15T10:30:00Z"}})
+    events.append({"type": "user"})
+    batches = messages(events).to_batches(max_chunksize=30)
+
+    def read(given: list[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+        for batch in _packed(pickle.loads(pickle.dumps(given)), schemas={}, buckets=4):
+            yield from batch.to_pylist()
+
+    found = list(read(batches))
+    parts = [row for row in found if row["kind"] == CHANGES]
+    assert sorted(row[BUCKET] for row in parts) == [0, 1, 2, 3]
+    keys = [
+        key
+        for row in parts
+        for key in unpacked(pa.table({PACKED: [row[PACKED]]})).column("key").to_pylist()
+    ]
+    assert sorted(keys) == sorted(event["key"] for event in events[:200])  # type: ignore[index] # texts
+    (controls,) = [row["controls"] for row in found if row["kind"] == CONTROLS]
+    assert [(each["kind"], each["time"]) for each in controls] == [
+        ("reset", "2025-01-15T10:30:00Z")
+    ]
+    assert sum(row["kind"] == ASIDE for row in found) == 1
+    assert unpacked(pa.table({PACKED: pa.array([], pa.binary())})).num_columns == 0
+
+
+@given(st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=50))
+def test_a_key_is_always_in_the_same_bucket(keys: list[str]) -> None:
+    where: dict[str, int] = {}
+    for part in (keys, keys[::-1]):
+        for bucket, data in packed(pa.table({"key": pa.array(part, pa.string())}), "key", 7):
+            for key in unpacked(pa.table({PACKED: [data]})).column("key").to_pylist():
+                assert where.setdefault(key, bucket) == bucket
+    assert set(where) == set(keys)
+
+
+def test_a_reset_forgets_what_was_kept_aside_before_it() -> None:
+    names = QUARANTINE.fieldNames()
+    old = pa.table({name: pa.array(["a", "b"]) for name in names})
+    old = old.set_column(1, "offset", pa.array(["1", "1"]))
+    new = pa.table({name: pa.array(["a", "a"]) for name in names})
+    new = new.set_column(1, "offset", pa.array(["2", "4"]))
+
+    merge = Quarantine(courses({}, [Control("a", "3", "reset")]))
+    assert merge.forgets
+    kept = merge(old, new).kept.select(["stream", "offset"]).to_pylist()
+    assert kept == [{"stream": "b", "offset": "1"}, {"stream": "a", "offset": "4"}]
