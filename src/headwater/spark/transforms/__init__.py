@@ -1,0 +1,1 @@
+"""Pure functions from DataFrame to DataFrame, and the Arrow functions under them."""
