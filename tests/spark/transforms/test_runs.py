@@ -64,10 +64,12 @@ class Tables:
         self.batch += 1
         self.runs = merge_runs(
             self.runs, rows_of(events), batch=self.batch, now=at(seconds), grace=self.grace
-        )
+        ).kept
         changed = self.changed(self.runs)
         steps = pa.Table.from_batches(steps_of(changed.to_batches()), STEPS_ARROW)
-        self.steps = merge_steps(self.steps, steps)
+        # A merge may get the rows of a batch in several parts.
+        self.steps = merge_steps(self.steps, steps.slice(0, 1)).kept
+        self.steps = merge_steps(self.steps, steps.slice(1)).kept
         for written in (
             *run_messages(changed.to_batches()),
             *step_messages(self.changed(self.steps).to_batches()),

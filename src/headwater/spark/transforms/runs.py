@@ -21,6 +21,7 @@ from headwater.runs.events import StoredEvent, event_to_wire, stored_event_from_
 from headwater.runs.projection import Gap, Projection
 from headwater.runs.store import Checkpoint, checkpoint_from_json, checkpoint_to_json
 from headwater.runs.values import RunSnapshot, StepSnapshot, snapshot_to_wire
+from headwater.spark.tables import Merged
 from headwater.spark.transforms.run_tables import (
     MESSAGES_ARROW,
     RUNS,
@@ -194,7 +195,7 @@ def events_by_run(rows: pa.Table) -> dict[str, list[StoredEvent]]:
 
 def merge_runs(
     old: pa.Table, new: pa.Table, *, batch: int, now: datetime, grace: timedelta = FOR_GOOD
-) -> pa.Table:
+) -> Merged:
     """Take the events of a batch into the rows of runs."""
     events = events_by_run(new)
     touched = pc.is_in(old["run_id"], pa.array(list(events), pa.string()))
@@ -210,7 +211,7 @@ def merge_runs(
         first = batch if row is None else row["_first_batch"]
         rows.append(_run_row(is_now, batch, first, now))
     kept = old.filter(pc.invert(touched)).select(RUNS_ARROW.names).cast(RUNS_ARROW)
-    return pa.concat_tables([kept, pa.Table.from_pylist(rows, RUNS_ARROW)])
+    return Merged(pa.concat_tables([kept, pa.Table.from_pylist(rows, RUNS_ARROW)]))
 
 
 def _run_row(run: Projected, batch: int, first_batch: int, now: datetime) -> dict[str, Any]:
@@ -281,30 +282,27 @@ def _step_row(
     }
 
 
-def merge_steps(old: pa.Table, new: pa.Table) -> pa.Table:
-    """Put the steps of runs that have changed in the place of those that they had.
+def merge_steps(old: pa.Table, new: pa.Table) -> Merged:
+    """Put steps of runs that have changed in the place of what they were.
 
     A step that is as it was keeps the batch that has changed it last. None disappears: whatever
     comes late, an event that has made a step would make it again.
     """
     touched = pc.is_in(old["run_id"], pc.unique(new["run_id"].combine_chunks()))
-    columns = ["run_id", "step_id", "position", "_value", "_batch", "_first_batch"]
-    before = {
-        (row["run_id"], row["step_id"]): row
-        for row in old.filter(touched).select(columns).to_pylist()
-    }
-    batches, first_batches = [], []
-    for row in new.select(columns).to_pylist():
-        was = before.get((row["run_id"], row["step_id"]))
-        same = was is not None and was["_value"] == row["_value"]
-        batches.append(was["_batch"] if was is not None and same else row["_batch"])
-        first_batches.append(row["_batch"] if was is None else was["_first_batch"])
-    made = new.select(STEPS_ARROW.names).cast(STEPS_ARROW)
-    for name, values in (("_batch", batches), ("_first_batch", first_batches)):
-        at = STEPS_ARROW.get_field_index(name)
-        made = made.set_column(at, STEPS_ARROW.field(at), pa.array(values, pa.int64()))
+    rows = {_step_name(row): row for row in old.filter(touched).to_pylist()}
+    for row in new.to_pylist():
+        was = rows.get(_step_name(row))
+        if was is not None:
+            row["_first_batch"] = was["_first_batch"]
+            if was["_value"] == row["_value"]:
+                row["_batch"] = was["_batch"]
+        rows[_step_name(row)] = row
     kept = old.filter(pc.invert(touched)).select(STEPS_ARROW.names).cast(STEPS_ARROW)
-    return pa.concat_tables([kept, made])
+    return Merged(pa.concat_tables([kept, pa.Table.from_pylist(list(rows.values()), STEPS_ARROW)]))
+
+
+def _step_name(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["run_id"], row["step_id"]
 
 
 # Change events
@@ -379,16 +377,11 @@ def checked(events: DataFrame) -> DataFrame:
     return events.where(usable).select(*EVENT_COLUMNS)
 
 
-def bucket(buckets: int, *columns: str) -> Column:
-    """Share rows out by columns."""
-    return f.pmod(f.hash(*columns), f.lit(buckets))
-
-
 def project_runs(events: DataFrame, *, now: datetime, batch: int = 0) -> DataFrame:
     """Make the rows of all runs from all of their events."""
 
     def projected(rows: pa.Table) -> pa.Table:
-        return merge_runs(RUNS_ARROW.empty_table(), rows, batch=batch, now=now)
+        return merge_runs(RUNS_ARROW.empty_table(), rows, batch=batch, now=now).kept
 
     return checked(events).groupBy("run_id").applyInArrow(projected, RUNS)
 
