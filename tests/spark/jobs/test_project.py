@@ -19,7 +19,7 @@ from headwater.runs.stores.streams import StreamRunStore
 from headwater.spark.jobs.project import bodies_of, lag_of
 from headwater.spark.jobs.project import project as start_project
 from headwater.spark.tables import open_table
-from headwater.spark.transforms.runs import step_key
+from headwater.spark.transforms.run_changes import step_key
 from headwater.state import MaterializedState
 from tests.spark.run_logs import completed, messages_of, snapshots
 from tests.suites.run_steps import (

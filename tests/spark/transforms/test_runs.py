@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headwater.runs import StoredEvent, project
+from headwater.spark.transforms.run_changes import run_messages, step_key, step_messages
 from headwater.spark.transforms.run_tables import RUNS_ARROW, STEPS_ARROW
 from headwater.spark.transforms.runs import (
     FOR_GOOD,
@@ -18,9 +19,6 @@ from headwater.spark.transforms.runs import (
     merge_steps,
     project_runs,
     project_steps,
-    run_messages,
-    step_key,
-    step_messages,
     steps_of,
 )
 from headwater.state import MaterializedState

@@ -26,6 +26,7 @@ from headwater.protocol.content_types import JSON
 from headwater.spark.messages import CORRUPT
 from headwater.spark.options import is_glob, source_options
 from headwater.spark.tables import Table, open_table
+from headwater.spark.transforms.run_changes import run_messages, step_messages
 from headwater.spark.transforms.run_tables import MESSAGES, RUNS, STEPS
 from headwater.spark.transforms.runs import (
     EVENT_COLUMNS,
@@ -35,8 +36,6 @@ from headwater.spark.transforms.runs import (
     merge_runs,
     merge_steps,
     project_steps,
-    run_messages,
-    step_messages,
 )
 
 OBSERVED: Final = "headwater_project"

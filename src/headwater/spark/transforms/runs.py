@@ -7,7 +7,7 @@ reads a clock or does I/O.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +23,6 @@ from headwater.runs.store import Checkpoint, checkpoint_from_json, checkpoint_to
 from headwater.runs.values import RunSnapshot, StepSnapshot, snapshot_to_wire
 from headwater.spark.tables import Merged
 from headwater.spark.transforms.run_tables import (
-    MESSAGES_ARROW,
     RUNS,
     RUNS_ARROW,
     STEPS,
@@ -46,6 +45,8 @@ EVENT_COLUMNS: Final = (
     "event_data",
 )
 """What of mode `runs` the projection needs: the place of an event, and what the reducer reads."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 FOR_GOOD: Final = timedelta.max
 """A grace that no gap outlives."""
@@ -171,26 +172,48 @@ def events_by_run(rows: pa.Table) -> dict[str, list[StoredEvent]]:
     They come in the order of streams and offsets: of two that claim one number, which the contract
     forbids, whoever tries again takes the same.
     """
-    found: dict[str, list[StoredEvent]] = {}
     ordered = rows.select(EVENT_COLUMNS).sort_by([("stream", "ascending"), ("offset", "ascending")])
-    for row in ordered.to_pylist():
-        data = row["event_data"]
-        event = StoredEvent(
-            run_id=row["run_id"],
-            run_seq=row["run_seq"],
-            event_id="",
-            event_type=row["event_type"],
-            idempotency_key="",
-            emitted_at=row["emitted_at"],
-            persisted_at=row["persisted_at"] or row["emitted_at"],
-            step_id=row["step_id"],
-            logical_attempt_id=row["logical_attempt_id"],
-            engine_attempt_id=row["engine_attempt_id"],
-            caused_by_signal_id=row["caused_by_signal_id"],
-            event_data=None if data is None else decode_value(data.encode()),
-        )
+    # Column by column, and times as numbers: making rows and zoned times would cost most of it all.
+    columns = [
+        (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        for column in ordered.columns
+    ]
+    found: dict[str, list[StoredEvent]] = {}
+    for row in zip(*columns, strict=True):
+        event = _event(*row)
         found.setdefault(event.run_id, []).append(event)
     return found
+
+
+def _event(  # noqa: PLR0917 - the columns, in their order
+    _stream: str,
+    _offset: str,
+    run_id: str,
+    run_seq: int,
+    event_type: str,
+    step_id: str | None,
+    logical_attempt_id: int | None,
+    engine_attempt_id: int | None,
+    emitted: int,
+    persisted: int | None,
+    caused_by_signal_id: str | None,
+    data: str | None,
+) -> StoredEvent:
+    """Make an event of its columns; what no rule reads is left out."""
+    return StoredEvent(
+        run_id=run_id,
+        run_seq=run_seq,
+        event_id="",
+        event_type=event_type,
+        idempotency_key="",
+        emitted_at=_EPOCH + timedelta(microseconds=emitted),
+        persisted_at=_EPOCH + timedelta(microseconds=emitted if persisted is None else persisted),
+        step_id=step_id,
+        logical_attempt_id=logical_attempt_id,
+        engine_attempt_id=engine_attempt_id,
+        caused_by_signal_id=caused_by_signal_id,
+        event_data=None if data is None else decode_value(data.encode()),
+    )
 
 
 def merge_runs(
@@ -303,50 +326,6 @@ def merge_steps(old: pa.Table, new: pa.Table) -> Merged:
 
 def _step_name(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["run_id"], row["step_id"]
-
-
-# Change events
-
-
-def run_messages(runs: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write runs as changes of type `run`; their steps are changes of their own."""
-    for batch in runs:
-        rows = []
-        for row in batch.select(["run_id", "_batch", "_first_batch", "_state"]).to_pylist():
-            snapshot = state_from_json(row["run_id"], row["_state"]).snapshot
-            wire = snapshot_to_wire(snapshot)
-            del wire["steps"]
-            value = _change("run", snapshot.run_id, msgspec.json.encode(wire), row)
-            rows.append({"run_id": snapshot.run_id, "position": -1, "value": value})
-        yield from pa.Table.from_pylist(rows, MESSAGES_ARROW).to_batches()
-
-
-def step_messages(steps: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write steps as changes of type `step`."""
-    columns = ["run_id", "step_id", "position", "_batch", "_first_batch", "_value"]
-    for batch in steps:
-        rows = []
-        for row in batch.select(columns).to_pylist():
-            key = step_key(row["run_id"], row["step_id"])
-            value = _change("step", key, row["_value"].encode(), row)
-            rows.append({"run_id": row["run_id"], "position": row["position"], "value": value})
-        yield from pa.Table.from_pylist(rows, MESSAGES_ARROW).to_batches()
-
-
-def step_key(run_id: str, step_id: str) -> str:
-    """Name a step among those of all runs: as a JSON array, since ids may hold anything else."""
-    return msgspec.json.encode([run_id, step_id]).decode()
-
-
-def _change(kind: str, key: str, value: bytes, row: Mapping[str, Any]) -> str:
-    operation = "insert" if row["_first_batch"] == row["_batch"] else "update"
-    event = {
-        "type": kind,
-        "key": key,
-        "value": Raw(value),
-        "headers": {"operation": operation},
-    }
-    return msgspec.json.encode(event).decode()
 
 
 # DataFrames
