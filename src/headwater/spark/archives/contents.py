@@ -102,7 +102,7 @@ class Contents(Struct):
         self.entries += 1
 
     def news(self, seen: Iterable[Seen]) -> list[Seen]:
-        """Choose what an entry would learn from: new streams without data, and those that closed."""
+        """Choose what is new: streams without data, and those that were closed."""
         chosen = []
         for stream in seen:
             known = self.streams.get(stream.stream)

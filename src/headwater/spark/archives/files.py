@@ -58,7 +58,9 @@ class FileWriter:
         at = byte_of(self.last) if self.last else self._start
         if not lie_in_place(at, offsets, values, self._content_type):
             last = offsets[-1].as_py()
-            raise ArchiveGap(self.stream, self.last, last, "The stream has lost it: see its server.")
+            raise ArchiveGap(
+                self.stream, self.last, last, "The stream has lost it: see its server."
+            )
         streams = pa.repeat(pa.scalar(self.stream, pa.string()), len(offsets))
         self._held.append(
             pa.RecordBatch.from_arrays([streams, offsets, values.cast(pa.binary())], schema=SCHEMA)

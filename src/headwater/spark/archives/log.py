@@ -11,13 +11,15 @@ files are removed when they are a day old, as are those that were merged.
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from uuid import uuid4
 
 import msgspec
 
 from headwater.errors import ArchiveDamaged, NotAnArchive
 from headwater.spark.archives.contents import Contents, Entry
+
+T = TypeVar("T")
 
 ENTRIES_PER_SUMMARY: Final = 100
 LEFT_OVER_SECONDS: Final = 24 * 3600
@@ -51,7 +53,7 @@ def load_or_begin(folder: Path) -> Contents:
 
 
 def commit(folder: Path, contents: Contents, entry: Entry) -> Contents:
-    """Add an entry behind what the archive holds by now, if it fits there; gives what it holds then.
+    """Add an entry, if it fits behind what the archive holds by now; gives what it holds then.
 
     Durable when it returns. Where it raises, or the process ends, the archive is as it was.
     """
@@ -107,7 +109,7 @@ def _read_on(folder: Path, contents: Contents) -> Contents:
         contents.take(_decoded(file, _ENTRIES))
 
 
-def _decoded(file: Path, decoder: "msgspec.json.Decoder[msgspec.Struct]"):  # type: ignore[no-untyped-def]
+def _decoded(file: Path, decoder: "msgspec.json.Decoder[T]") -> T:
     try:
         return decoder.decode(file.read_bytes())
     except msgspec.DecodeError as error:
@@ -115,7 +117,7 @@ def _decoded(file: Path, decoder: "msgspec.json.Decoder[msgspec.Struct]"):  # ty
 
 
 def _summarise(folder: Path, contents: Contents, number: int) -> None:
-    """Write down what the entries make; the last summary and what follows it are kept for readers."""
+    """Write down what the entries make; of those before, readers may still want the last ones."""
     target = folder / _LOG / f"{number:020d}{_SUMMARY}"
     _write_new(target, msgspec.json.encode(contents))
     *old, _ = sorted((folder / _LOG).glob(f"*{_SUMMARY}"))

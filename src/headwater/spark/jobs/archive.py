@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.client import Client, listings
 from headwater.errors import BadOption, OffsetGone, StreamGone, StreamLost, StreamNotFound

@@ -30,7 +30,7 @@ from headwater.spark.archives.contents import ArchivedFile, Contents, Incarnatio
 from headwater.spark.archives.files import check, row_groups
 from headwater.spark.archives.log import load
 from headwater.spark.options import Server
-from headwater.spark.placing import Placed, place
+from headwater.spark.placing import CHUNK_BYTES, Placed, place
 from headwater.spark.ranges import byte_of
 
 
@@ -101,6 +101,7 @@ def restore(
     close: bool = True,
     verify: bool = True,
     missing_start: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
     token: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Restored:
@@ -111,7 +112,7 @@ def restore(
     and created again, `incarnation` chooses one; the last by default. A stream that was closed is
     closed, unless `close` is false or an `until` leaves something out. With `verify` everything is
     read back and compared. An archive that does not begin at a stream's beginning is refused unless
-    `missing_start` says that this is known.
+    `missing_start` says that this is known. An append has `chunk_bytes`, or one longer message.
     """
     if not url.lower().startswith(("http://", "https://")):
         raise BadOption("url", "set it to the server's URL, such as http://127.0.0.1:4437")
@@ -129,7 +130,7 @@ def restore(
         raise RestoreRefused(msgspec.json.decode(refused, type=dict[str, str]))
     rows = [(msgspec.json.encode(order).decode(),) for order in _ORDERS.decode(orders)]
     server = Server(url.rstrip("/"), dict(headers or {}), token)
-    bring = partial(_bring, folder=Path(folder), server=server)
+    bring = partial(_bring, folder=Path(folder), server=server, chunk_bytes=chunk_bytes)
     tasks = spark.createDataFrame(rows, "order string").repartition(max(1, len(rows)))
     done = tasks.mapInArrow(bring, "outcome string").collect()
     outcomes = [_OUTCOME.decode(row["outcome"]) for row in done]
@@ -233,13 +234,13 @@ def _needed(chosen: Incarnation, until: str | None) -> list[ArchivedFile]:
 
 
 def _bring(
-    rows: Iterator[pa.RecordBatch], *, folder: Path, server: Server
+    rows: Iterator[pa.RecordBatch], *, folder: Path, server: Server, chunk_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     for batch in rows:
         for text in batch.column("order").to_pylist():
             order = _ORDER.decode(text)
             try:
-                outcome = _Outcome(order.stream, _restore_one(folder, server, order))
+                outcome = _Outcome(order.stream, _restore_one(folder, server, order, chunk_bytes))
             except BodyTooLarge as error:
                 reason = f"{error} A message is one append: raise --max-body-bytes."
                 outcome = _Outcome(order.stream, refused=reason)
@@ -249,7 +250,7 @@ def _bring(
             yield pa.RecordBatch.from_pydict({"outcome": [told]})
 
 
-def _restore_one(folder: Path, server: Server, order: _Order) -> RestoredStream:
+def _restore_one(folder: Path, server: Server, order: _Order, chunk_bytes: int) -> RestoredStream:
     contents = load(folder)
     if contents.archive != order.archive or order.stream not in contents.streams:
         raise NotAnArchive(str(folder), "another one is there than at the beginning")
@@ -269,7 +270,7 @@ def _restore_one(folder: Path, server: Server, order: _Order) -> RestoredStream:
         placed = Placed(0, 0, 0, "")
         for _ in range(2 if order.verify else 1):
             messages = _messages(folder, chosen, order.until)
-            again = place(target, messages, json=json, producer=producer)
+            again = place(target, messages, json=json, producer=producer, chunk_bytes=chunk_bytes)
             placed = msgspec.structs.replace(again, appended=again.appended + placed.appended)
             if not again.appended:
                 break  # all of it was there, and was compared
@@ -312,9 +313,7 @@ def _messages(folder: Path, chosen: Incarnation, until: str | None) -> Iterator[
                 at = behind
 
 
-def _part(
-    message: bytes, size: int, until: str | None, chosen: Incarnation
-) -> Iterator[bytes]:
+def _part(message: bytes, size: int, until: str | None, chosen: Incarnation) -> Iterator[bytes]:
     """Give the beginning of a piece; messages have none."""
     if size and holds_json(chosen.content_type):
         raise BadOption("until", f"no message ends at offset {until}")
