@@ -16,6 +16,7 @@ from typing import Any
 from headwater.spark import session
 from headwater.spark.jobs.archive import archive
 from headwater.spark.jobs.restore import restore
+from headwater.spark.jobs.snapshot import snapshot
 from tests.spark.conftest import SETTINGS
 from tests.spark.test_kills import kill_all
 
@@ -25,8 +26,10 @@ def main(job: str, arguments: dict[str, Any]) -> None:
     spark.sparkContext.setLogLevel("OFF")
     if job == "archive":
         archive(spark, trigger={"availableNow": True}, **arguments).awaitTermination()
-    else:
+    elif job == "restore":
         restore(spark, **arguments)
+    else:
+        snapshot(spark, **arguments)
     spark.stop()
 
 
