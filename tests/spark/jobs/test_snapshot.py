@@ -15,7 +15,14 @@ from headwater.client import Client
 from headwater.errors import BadOption, OffsetGone, SnapshotRefused, StateError
 from headwater.spark.jobs.snapshot import Effective, Snapshotted, effective, snapshot
 from headwater.spark.ranges import byte_of
-from headwater.state import StreamDB, begin_from_snapshot, change, control, find_snapshots
+from headwater.state import (
+    MemoryBackend,
+    StreamDB,
+    begin_from_snapshot,
+    change,
+    control,
+    find_snapshots,
+)
 from headwater.state.backend import Saved
 from headwater.state.events import encode_events
 from headwater.state.fold import Fold, Incoming
@@ -265,8 +272,6 @@ EVENTS = st.lists(
 
 def folded(events: Sequence[Any]) -> dict[str, dict[str, bytes]]:
     """The state by the rules of `headwater.state`."""
-    from headwater.state import MemoryBackend
-
     fold, backend = Fold(Saved()), MemoryBackend()
     fold.take(Incoming(encode_events(events), "-1", "1"))
     backend.commit(fold.work())
