@@ -19,7 +19,7 @@ _NAME_BYTES: Final = 200
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
 MERGED_FILES: Final = 8
-_TIERS: Final = (64 << 10, 512 << 10, 4 << 20, 32 << 20)
+_TIERS: Final = (4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20)
 
 
 class ArchivedFile(Struct, frozen=True):
@@ -166,15 +166,16 @@ class Contents(Struct):
 def mergeable(sizes: list[int]) -> int:
     """Say how many of a stream's last files are better one file; 0 where none are.
 
-    Sizes grow eightfold from tier to tier, so a message is written again once per tier at most.
+    What they make is larger than the tier that they are from, so a message is written again once
+    per tier at most, and a stream has few files of each tier.
     """
     for limit in _TIERS:
-        count = 0
+        count = total = 0
         for size in reversed(sizes):
             if size >= limit:
                 break
-            count += 1
-        if count >= MERGED_FILES:
+            count, total = count + 1, total + size
+        if count >= MERGED_FILES and total >= limit:
             return count
     return 0
 
