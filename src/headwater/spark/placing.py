@@ -74,6 +74,8 @@ class _Placing:
         self._path = stream.url
         self._tail = byte_of(stream.head().next_offset)
         self._stored = _Stored(stream, begin)
+        if self._tail < self.at:
+            raise StreamDiffers(self._path, begin, "it ends before that")
 
     def put(self, chunk: list[bytes]) -> None:
         """See to it that a chunk is in its place."""

@@ -46,6 +46,7 @@ def archive(
 ) -> StreamingQuery:
     """Copy streams to an archive in a folder that driver and executors share."""
     chosen = _checked(source)
+    folder = str(Path(folder).absolute())  # tasks run in another folder
     look = partial(_look, folder=folder, source=chosen)
     spark.range(0, 1, 1, 1).mapInArrow(look, "streams long").collect()
     rows = spark.readStream.format("headwater").options(**chosen).load()
@@ -56,7 +57,7 @@ def archive(
 
 def archived(spark: SparkSession, folder: str, stream: str | None = None) -> DataFrame:
     """Read an archive as a table of `stream`, `offset` and `value`: all of it, or one stream."""
-    names = partial(_names, folder=folder, stream=stream)
+    names = partial(_names, folder=str(Path(folder).absolute()), stream=stream)
     found = spark.range(0, 1, 1, 1).mapInArrow(names, "name string").collect()
     reader = spark.read.schema(COLUMNS)
     return (
@@ -143,7 +144,7 @@ def _names(
 ) -> Iterator[pa.RecordBatch]:
     for _ in rows:
         found = [
-            f"file://{(Path(folder).absolute() / file.name).as_posix()}"
+            f"file://{(Path(folder) / file.name).as_posix()}"
             for file in load(Path(folder)).files()
             if stream in (None, file.stream)
         ]

@@ -116,9 +116,10 @@ def restore(
     """
     if not url.lower().startswith(("http://", "https://")):
         raise BadOption("url", "set it to the server's URL, such as http://127.0.0.1:4437")
+    kept = Path(folder).absolute()  # tasks run in another folder
     choose = partial(
         _choose,
-        folder=Path(folder),
+        folder=kept,
         stream=dict(stream) if isinstance(stream, Mapping) else stream,
         until=dict(until or {}),
         wishes={"incarnation": incarnation, "close": close, "verify": verify},
@@ -130,7 +131,7 @@ def restore(
         raise RestoreRefused(msgspec.json.decode(refused, type=dict[str, str]))
     rows = [(msgspec.json.encode(order).decode(),) for order in _ORDERS.decode(orders)]
     server = Server(url.rstrip("/"), dict(headers or {}), token)
-    bring = partial(_bring, folder=Path(folder), server=server, chunk_bytes=chunk_bytes)
+    bring = partial(_bring, folder=kept, server=server, chunk_bytes=chunk_bytes)
     tasks = spark.createDataFrame(rows, "order string").repartition(max(1, len(rows)))
     done = tasks.mapInArrow(bring, "outcome string").collect()
     outcomes = [_OUTCOME.decode(row["outcome"]) for row in done]
