@@ -1,6 +1,7 @@
 """Streams to Parquet and back, on a real Spark with a real server."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from headwater.spark.archives import load
 from headwater.spark.archives.log import sweep
 from headwater.spark.jobs.archive import archive, archived
 from headwater.spark.jobs.restore import restore
+from tests.spark.jobs.driving import driver, kill
 from tests.support.server import ServerProcess
 
 
@@ -239,3 +241,32 @@ def test_a_row_of_the_archive_is_what_the_issue_asks_for(
     (row,) = archived(kept.spark, str(kept.folder)).collect()
     assert msgspec.json.decode(row["value"]) == 1
     assert row["stream"] == f"{room}/a"
+
+
+def test_killed_archives_are_gone_on_with_and_hold_every_message_once(
+    kept: Archive, client: Client, room: str, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        client.stream(f"{room}/{name}").create(data=numbers(1500))
+    arguments = {
+        "source": {**kept.source, "maxBytesPerTrigger": "4000"},
+        "folder": str(kept.folder),
+        "checkpoint": str(kept.checkpoint),
+    }
+
+    def entries() -> int:
+        return len(list((kept.folder / "_log").glob("*.json")))
+
+    for _ in range(2):
+        before = entries()
+        with driver("archive", tmp_path, arguments) as process:
+            until = time.monotonic() + 60
+            while process.poll() is None and entries() < before + 2:
+                assert time.monotonic() < until
+                time.sleep(0.002)
+            kill(process)
+    assert len(kept.rows(f"{room}/a")) < 1500
+    kept.run()
+    for name in ("a", "b"):
+        values = [value for _, value in kept.rows(f"{room}/{name}")]
+        assert values == stored(client, f"{room}/{name}")
