@@ -2,14 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
+from subprocess import Popen
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -19,29 +17,22 @@ from headwater.errors import StreamNotFound
 from headwater.runs import StoredEvent, project
 from headwater.spark.tables import open_table
 from headwater.state import MaterializedState
+from tests.spark.jobs.driving import driver, finished
 from tests.spark.jobs.test_project import story
 from tests.spark.run_logs import messages_of, snapshots
-from tests.spark.test_kills import kill_all
 from tests.support.server import ServerProcess
 
 KILLS: Final = min(10, int(os.environ.get("HEADWATER_SPARK_KILLS", "2")))
 
 
-@contextmanager
-def driver(url: str, folder: Path, limit: str) -> Iterator[subprocess.Popen[bytes]]:
-    with (folder / "driver.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.jobs.driving", url, str(folder), limit],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        kill_all(process.pid)
-        process.wait(20)
+def projecting(url: str, folder: Path, limit: str) -> AbstractContextManager[Popen[bytes]]:
+    arguments = {
+        "source": {"url": url, "stream": "log/*", "maxBytesPerTrigger": limit},
+        "tables": f"{folder}/tables",
+        "checkpoint": f"{folder}/checkpoint",
+        "publish": "snapshots",
+    }
+    return driver("project", folder, arguments)
 
 
 def told(client: Client) -> list[bytes]:
@@ -61,16 +52,15 @@ def test_a_killed_projection_goes_on_where_it_was(spark: SparkSession, tmp_path:
             client.stream(f"log/{number}").create(data=messages_of(events[number::4]))
         for _ in range(KILLS):
             before = len(b"".join(told(client)))
-            with driver(server.url, tmp_path, "20k") as process:
+            with projecting(server.url, tmp_path, "20k") as process:
                 until = time.monotonic() + 120
                 while len(b"".join(told(client))) == before and process.poll() is None:
                     assert time.monotonic() < until, (tmp_path / "driver.log").read_text()[-2000:]
                     time.sleep(0.02)
                 time.sleep(chance.random() * 1.5)
                 process.send_signal(signal.SIGKILL)
-        with driver(server.url, tmp_path, "40k") as process:
-            code = process.wait(150)
-            assert code == 0, (tmp_path / "driver.log").read_text()[-2000:]
+        with projecting(server.url, tmp_path, "40k") as process:
+            finished(process, tmp_path)
         state = MaterializedState()
         operations: Counter[tuple[str, str, str]] = Counter()
         for data in told(client):

@@ -1,7 +1,10 @@
-"""The pages on projecting and publishing do what they say."""
+"""The pages of the jobs do what they say."""
 
 import contextlib
 import io
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,26 +14,33 @@ from tests.docs.test_pages import blocks
 from tests.support.server import ServerProcess
 
 
-@pytest.mark.parametrize(("page", "outputs"), [("project", 3), ("publish", 3)])
-def test_the_page_runs(
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("page", "outputs"),
+    [("materialize", 2), ("project", 3), ("publish", 3), ("archive", 2), ("snapshot", 2)],
+)
+def test_a_page_runs(
     page: str,
-    outputs: int,
+    outputs: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {"__name__": "page"}
     shown = 0
-    printed = io.StringIO()
     with ServerProcess() as server:
+        environment = {
+            **os.environ,
+            "HEADWATER_URL": server.url,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        printed = io.StringIO()
         for language, text in blocks(f"docs/pipelines-{page}.md"):
-            if language == "python":
-                code = text.replace("http://localhost:4437", server.url)
-                code = code.replace('"checkpoint"', repr(str(tmp_path / "checkpoint")))
+            code = text.replace("http://localhost:4437", server.url)
+            code = code.replace('"checkpoint"', repr(str(tmp_path / "checkpoint")))
+            if language == "bash":
+                subprocess.run(["bash", "-euc", code], env=environment, check=True, timeout=60)
+            elif language == "python":
                 printed = io.StringIO()
                 with contextlib.redirect_stdout(printed):
-                    exec(compile(code, f"{page}.py", "exec"), scope)
+                    exec(compile(code, "page.py", "exec"), scope)
             elif language == "output":
                 assert text.strip() in printed.getvalue()
                 shown += 1
