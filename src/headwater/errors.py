@@ -667,6 +667,28 @@ class BadRow(SparkError):
         super().__init__(f"A row can't be written: {reason}. Nothing of this batch was appended.")
 
 
+class TableChanged(SparkError):
+    """Someone else changed a table while a batch was written to it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"The table {folder} was changed by someone else while a batch was written. Nothing of "
+            "the batch is in it: have one query write to a table at a time, and start it again."
+        )
+        self.folder = folder
+
+
+class TableSchemaRefused(SparkError):
+    """A column of a table can't become what the new schema says."""
+
+    def __init__(self, column: str, is_now: str, wanted: str) -> None:
+        super().__init__(
+            f"The column '{column}' is {is_now} in the table, and can't become {wanted}. Give the "
+            "new column another name, or write to another folder from the start."
+        )
+        self.column = column
+
+
 class BatchRefused(SparkError):
     """A stream takes nothing of this batch."""
 

@@ -1,0 +1,130 @@
+"""A log in the open format Delta, kept with `deltalake`: any engine that knows Delta reads it."""
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.schema import Field as DeltaField
+from deltalake.transaction import AddAction, RemoveAction
+
+from headwater.errors import TableChanged
+from headwater.spark.tables.files import folder_uri
+from headwater.spark.tables.log import BUCKET, DataFile, Log, Snapshot
+
+_BUCKETS: Final = "headwater.buckets"
+_SETTINGS: Final = {
+    # Commits come several times a second: without checkpoints each would read them all.
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 days",
+}
+_SMALL_FILES: Final = 100
+"""So many files that are only added are made fewer."""
+
+
+class DeltaLog(Log):
+    """The log below `_delta_log`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder_uri(folder)
+
+    def create(self, schema: pa.Schema, buckets: int) -> None:
+        DeltaTable.create(
+            self._folder,
+            Schema.from_arrow(schema.append(pa.field(BUCKET, pa.int32()))),
+            mode="ignore",
+            partition_by=[BUCKET],
+            configuration={_BUCKETS: str(buckets), **_SETTINGS},
+            raise_if_key_not_exists=False,
+        )
+
+    def snapshot(self) -> Snapshot | None:
+        table = self._table()
+        if table is None:
+            return None
+        schema = pa.schema(table.schema().to_arrow())
+        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return Snapshot(
+            version=table.version(),
+            schema=schema.remove(schema.get_field_index(BUCKET)),
+            buckets=int(table.metadata().configuration.get(_BUCKETS) or 1),
+            files=tuple(
+                DataFile(
+                    file["path"],
+                    file["size_bytes"],
+                    file["num_records"] or 0,
+                    file[f"partition.{BUCKET}"],
+                )
+                for file in files
+            ),
+        )
+
+    def committed(self, writer: str) -> int:
+        table = self._table()
+        version = None if table is None else table.transaction_version(writer)
+        return -1 if version is None else version
+
+    def add_columns(self, fields: Sequence[pa.Field]) -> None:
+        table = DeltaTable(self._folder)
+        added = Schema.from_arrow(pa.schema([field.with_nullable(True) for field in fields]))
+        columns: list[DeltaField] = list(added.fields)
+        table.alter.add_columns(columns)
+
+    def commit(
+        self,
+        seen: Snapshot,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        *,
+        writer: str,
+        batch: int,
+    ) -> None:
+        # What was seen, and not what is there now: the log then finds out what others did since.
+        table = DeltaTable(self._folder, version=seen.version)
+        now = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [_add(file, now) for file in added]
+        actions += [
+            RemoveAction(file.path, True, now, file.size, _values(file)) for file in removed
+        ]
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                [BUCKET],
+                commit_properties=CommitProperties(app_transactions=[Transaction(writer, batch)]),
+            )
+        except CommitFailedError as error:
+            raise TableChanged(self._folder) from error
+
+    def tidy(self, keep_seconds: float) -> None:
+        table = DeltaTable(self._folder)
+        if _loose_files(table) >= _SMALL_FILES:
+            table.optimize.compact(partition_filters=[(BUCKET, "=", "")])
+        # Every file of a table is named in its log: listing the folder is not needed.
+        hours = max(1, round(keep_seconds / timedelta(hours=1).total_seconds()))
+        table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+
+    def _table(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._folder)
+        except TableNotFoundError:
+            return None
+
+
+def _loose_files(table: DeltaTable) -> int:
+    buckets = pa.table(table.get_add_actions(flatten=True)).column(f"partition.{BUCKET}")
+    return int(buckets.null_count)
+
+
+def _values(file: DataFile) -> dict[str, str | None]:
+    return {BUCKET: None if file.bucket is None else str(file.bucket)}
+
+
+def _add(file: DataFile, now: int) -> Any:
+    stats = json.dumps({"numRecords": file.rows})
+    return AddAction(file.path, file.size, _values(file), now, data_change=True, stats=stats)

@@ -1,0 +1,68 @@
+"""Parquet files on whatever file system a folder is on: written and read by executors."""
+
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from headwater.errors import TableSchemaRefused
+from headwater.spark.tables.log import DataFile
+
+ROWS_IN_GROUP: Final = 256 * 1024
+_CLOSED: Final = "closed"
+
+
+def folder_uri(folder: str) -> str:
+    """Name a folder so that driver and executors mean the same one."""
+    return folder if "://" in folder else str(Path(folder).absolute())
+
+
+def file_system(folder: str) -> tuple[fs.FileSystem, str]:
+    """Find the file system of a folder, and the folder's path on it."""
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(folder_uri(folder))
+    return found
+
+
+def write_file(folder: str, rows: pa.Table, bucket: int | None) -> DataFile:
+    """Write rows as a file that no table knows of yet."""
+    system, root = file_system(folder)
+    part = _CLOSED if bucket is None else f"bucket-{bucket:05}"
+    path = f"{part}/{uuid4().hex}.parquet"
+    system.create_dir(f"{root}/{part}", recursive=True)
+    pq.write_table(
+        rows,
+        f"{root}/{path}",
+        filesystem=system,
+        compression="zstd",
+        compression_level=1,
+        row_group_size=ROWS_IN_GROUP,
+    )
+    size = system.get_file_info(f"{root}/{path}").size
+    return DataFile(path, size, rows.num_rows, bucket)
+
+
+def read_files(folder: str, paths: list[str], schema: pa.Schema) -> pa.Table:
+    """Read files as one table of a schema that may be newer than they are."""
+    system, root = file_system(folder)
+    tables = [pq.read_table(f"{root}/{path}", filesystem=system) for path in paths]
+    return pa.concat_tables([schema.empty_table(), *(fitted(each, schema) for each in tables)])
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Give rows the columns of a schema: what they lack is null, the rest keeps its meaning."""
+    columns = []
+    for field in schema:
+        at = rows.schema.get_field_index(field.name)
+        if at < 0:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+            continue
+        column = rows.column(at)
+        try:
+            columns.append(column if column.type == field.type else pc.cast(column, field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise TableSchemaRefused(field.name, str(column.type), str(field.type)) from error
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,152 @@
+"""A log for plain Parquet: a numbered JSON document for each version, the last of which counts."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+from pyarrow import fs
+
+from headwater.errors import NewerFormat, TableChanged
+from headwater.spark.tables.files import file_system
+from headwater.spark.tables.log import DataFile, Log, Snapshot
+
+_FOLDER: Final = "_headwater"
+_FORMAT: Final = 1
+_KEPT: Final = 10
+"""So many versions stay, for readers that are about to open one."""
+
+
+class _Manifest(Struct, frozen=True):
+    """A version of a table."""
+
+    schema: bytes
+    """As Arrow serialises it."""
+    buckets: int
+    files: tuple[DataFile, ...] = ()
+    writers: dict[str, int] = {}
+    removed: tuple[tuple[float, str], ...] = ()
+    """When files left the table that are still there."""
+    format: int = _FORMAT
+
+
+class ManifestLog(Log):
+    """The documents below `_headwater`. One driver at a time commits to a table."""
+
+    def __init__(self, folder: str) -> None:
+        self._name = folder
+        self._system, self._root = file_system(folder)
+        self._folder = f"{self._root}/{_FOLDER}"
+
+    def create(self, schema: pa.Schema, buckets: int) -> None:
+        if self._last() is None:
+            self._system.create_dir(self._folder, recursive=True)
+            self._write(0, _Manifest(schema.serialize().to_pybytes(), buckets))
+
+    def snapshot(self) -> Snapshot | None:
+        last = self._last()
+        if last is None:
+            return None
+        version, manifest = last
+        return Snapshot(
+            version, _schema(manifest), manifest.buckets, tuple(sorted(manifest.files, key=_path))
+        )
+
+    def committed(self, writer: str) -> int:
+        last = self._last()
+        return -1 if last is None else last[1].writers.get(writer, -1)
+
+    def add_columns(self, fields: Sequence[pa.Field]) -> None:
+        last = self._last()
+        if last is None:
+            raise TableChanged(self._name)
+        version, manifest = last
+        schema = pa.schema([*_schema(manifest), *(field.with_nullable(True) for field in fields)])
+        self._write(
+            version + 1,
+            msgspec.structs.replace(manifest, schema=schema.serialize().to_pybytes()),
+        )
+
+    def commit(
+        self,
+        seen: Snapshot,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        *,
+        writer: str,
+        batch: int,
+    ) -> None:
+        manifest = self._at(seen.version)
+        gone = {file.path for file in removed}
+        now = time.time()
+        self._write(
+            seen.version + 1,
+            msgspec.structs.replace(
+                manifest,
+                files=(*(file for file in manifest.files if file.path not in gone), *added),
+                writers=manifest.writers | {writer: batch},
+                removed=(*manifest.removed, *((now, path) for path in sorted(gone))),
+            ),
+        )
+
+    def tidy(self, keep_seconds: float) -> None:
+        last = self._last()
+        if last is None:
+            return
+        version, manifest = last
+        until = time.time() - keep_seconds
+        for _, path in (entry for entry in manifest.removed if entry[0] < until):
+            _delete(self._system, f"{self._root}/{path}")
+        left = tuple(entry for entry in manifest.removed if entry[0] >= until)
+        if len(left) < len(manifest.removed):
+            self._write(version + 1, msgspec.structs.replace(manifest, removed=left))
+        for number in self._versions()[:-_KEPT]:
+            _delete(self._system, self._document(number))
+
+    def _last(self) -> tuple[int, _Manifest] | None:
+        versions = self._versions()
+        return (versions[-1], self._read(versions[-1])) if versions else None
+
+    def _at(self, version: int) -> _Manifest:
+        if self._versions()[-1:] != [version]:
+            raise TableChanged(self._name)
+        return self._read(version)
+
+    def _versions(self) -> list[int]:
+        found = self._system.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
+        names = (info.base_name for info in found)
+        return sorted(int(name[:20]) for name in names if name[20:] == ".json")
+
+    def _document(self, version: int) -> str:
+        return f"{self._folder}/{version:020}.json"
+
+    def _read(self, version: int) -> _Manifest:
+        with self._system.open_input_stream(self._document(version)) as document:
+            manifest = msgspec.json.decode(document.read(), type=_Manifest)
+        if manifest.format > _FORMAT:
+            raise NewerFormat(self._name, manifest.format, _FORMAT)
+        return manifest
+
+    def _write(self, version: int, manifest: _Manifest) -> None:
+        # A document that is being written has another name: half of one is never read.
+        unfinished = f"{self._folder}/unfinished"
+        with self._system.open_output_stream(unfinished) as document:
+            document.write(msgspec.json.encode(manifest))
+        self._system.move(unfinished, self._document(version))
+
+
+def _schema(manifest: _Manifest) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(manifest.schema))
+
+
+def _path(file: DataFile) -> str:
+    return file.path
+
+
+def _delete(system: fs.FileSystem, path: str) -> None:
+    try:
+        system.delete_file(path)
+    except FileNotFoundError:
+        return  # a driver that was killed here had deleted it

@@ -1,0 +1,319 @@
+"""A table: read as a DataFrame, changed by batches, each of which is in it once.
+
+Executors write Parquet files that nobody knows of; the driver commits those of a whole batch, with
+the writer and the number of the batch, in one entry of the log. A batch that is replayed after a
+crash is found there and changes nothing; files that no commit names are rubbish.
+
+A keyed table is cut into buckets by its key. A rewrite reads the buckets that a batch touches,
+merges, and replaces them: its cost grows with the size of those buckets. See docs/decisions/0035.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headwater.errors import BadOption, TableChanged, TableSchemaRefused
+from headwater.spark.tables.delta import DeltaLog
+from headwater.spark.tables.files import file_system, fitted, folder_uri, read_files, write_file
+from headwater.spark.tables.log import BUCKET, DataFile, Log, Snapshot
+from headwater.spark.tables.manifest import ManifestLog
+from headwater.spark.tables.merging import Merge
+
+log: Final = logging.getLogger("headwater.spark")
+
+FORMATS: Final = {"delta": DeltaLog, "parquet": ManifestLog}
+BUCKETS: Final = 16
+KEEP_SECONDS: Final = 600.0
+_ATTEMPTS: Final = 3
+_TIDY_COMMITS: Final = 200
+_HELD_BYTES: Final = 64 << 20
+_MARK: Final = "_is_bucket"
+_FILE: Final = "path string, size long, rows long, bucket int"
+
+_left: Final[dict[str, deque[tuple[float, str]]]] = {}
+"""By table, when files left it; forgotten with the process, and found by `tidy` then."""
+
+
+def open_table(
+    folder: str,
+    table_format: str = "delta",
+    *,
+    buckets: int = BUCKETS,
+    keep_seconds: float = KEEP_SECONDS,
+) -> "Table":
+    """Open the table in a folder, whether or not it is there yet.
+
+    A new table gets so many `buckets`. Files stay for `keep_seconds` after they have left the
+    table, for readers that are at them.
+    """
+    log_type = FORMATS.get(table_format)
+    if log_type is None:
+        raise BadOption("format", f"{table_format!r} is none of {', '.join(FORMATS)}")
+    return Table(folder_uri(folder), log_type(folder), buckets, keep_seconds)
+
+
+class Table:
+    """A folder of Parquet files and their log."""
+
+    def __init__(self, folder: str, table_log: Log, buckets: int, keep_seconds: float) -> None:
+        self.folder = folder
+        self._log = table_log
+        self._new_buckets = buckets
+        self._keep_seconds = keep_seconds
+
+    @property
+    def exists(self) -> bool:
+        return self._log.snapshot() is not None
+
+    def committed(self, writer: str) -> int:
+        """Give the last batch of a writer that is in the table; -1 if none is."""
+        return self._log.committed(writer)
+
+    def read(self, spark: SparkSession) -> DataFrame | None:
+        """Read the table as it is now; None where there is none."""
+        seen = self._log.snapshot()
+        if seen is None:
+            return None
+        schema = from_arrow_schema(seen.schema)
+        paths = [f"{self.folder}/{file.path}" for file in seen.files if file.rows]
+        if not paths:
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).parquet(*paths)
+
+    def append(self, rows: DataFrame, *, writer: str, batch: int) -> int:
+        """Add rows, and say how many; a batch that is in the table already adds none."""
+        if self.committed(writer) >= batch:
+            return 0
+        schema = to_arrow_schema(rows.schema, timezone="UTC")
+        seen = self._prepared(schema)
+        write = partial(_write_loose, folder=self.folder, schema=seen.schema)
+        added = _collected(rows.mapInArrow(write, _FILE))
+        self._commit(seen, added, [], writer, batch)
+        return sum(file.rows for file in added)
+
+    def rewrite(
+        self,
+        rows: DataFrame,
+        merge: Merge,
+        *,
+        key: Sequence[str],
+        schema: StructType,
+        writer: str,
+        batch: int,
+        every_bucket: bool = False,
+    ) -> int:
+        """Merge rows into the buckets of their keys, and say how many rows these hold then.
+
+        With `every_bucket` those that get no rows are merged as well. `schema` is the table's; it
+        may have more columns than the table has so far.
+        """
+        wanted = to_arrow_schema(schema, timezone="UTC")
+        for attempt in range(_ATTEMPTS):
+            if self.committed(writer) >= batch:
+                return 0
+            seen = self._prepared(wanted)
+            added, touched = self._merged(rows, merge, key, seen, every_bucket=every_bucket)
+            removed = [file for file in seen.files if file.bucket in touched]
+            try:
+                self._commit(seen, added, removed, writer, batch)
+            except TableChanged:
+                # Whoever optimised the table meanwhile is done: we read again what it made.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                log.warning("table changed meanwhile folder=%s batch=%d", self.folder, batch)
+                continue
+            return sum(file.rows for file in added)
+        raise AssertionError
+
+    def _merged(
+        self,
+        rows: DataFrame,
+        merge: Merge,
+        key: Sequence[str],
+        seen: Snapshot,
+        *,
+        every_bucket: bool,
+    ) -> tuple[list[DataFile], set[int]]:
+        spark = rows.sparkSession
+        bucketed = rows.withColumns(
+            {
+                BUCKET: f.pmod(f.xxhash64(*key), f.lit(seen.buckets)).cast("int"),
+                _MARK: f.lit(False),
+            }
+        )
+        old: dict[int, list[str]] = {}
+        for file in seen.files:
+            if file.bucket is not None:
+                old.setdefault(file.bucket, []).append(file.path)
+        if every_bucket and old:
+            marks = spark.createDataFrame([(bucket, True) for bucket in old], [BUCKET, _MARK])
+            marks = marks.withColumn(BUCKET, f.col(BUCKET).cast("int"))
+            bucketed = bucketed.unionByName(marks, allowMissingColumns=True)
+        # As many tasks as Spark likes to have, each with whole buckets: no sort, no second shuffle.
+        tasks = min(seen.buckets, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+        merging = partial(
+            _merge_buckets, folder=self.folder, schema=seen.schema, old=old, merge=merge
+        )
+        placed = bucketed.repartitionById(tasks, f.col(BUCKET) % tasks)
+        found = _collected(placed.mapInArrow(merging, _FILE))
+        touched = {file.bucket for file in found if file.path == "" and file.bucket is not None}
+        return [file for file in found if file.path], touched
+
+    def _prepared(self, wanted: pa.Schema) -> Snapshot:
+        """Make the table, or add the columns that it lacks, and look at it."""
+        seen = self._log.snapshot()
+        if seen is None:
+            self._log.create(wanted, self._new_buckets)
+            seen = self._seen()
+        for field in wanted:
+            at = seen.schema.get_field_index(field.name)
+            if at >= 0 and seen.schema.field(at).type != field.type:
+                raise TableSchemaRefused(
+                    field.name, str(seen.schema.field(at).type), str(field.type)
+                )
+        missing = [field for field in wanted if field.name not in seen.schema.names]
+        if missing:
+            self._log.add_columns(missing)
+            seen = self._seen()
+        return seen
+
+    def _seen(self) -> Snapshot:
+        seen = self._log.snapshot()
+        if seen is None:
+            raise TableChanged(self.folder)
+        return seen
+
+    def _commit(
+        self,
+        seen: Snapshot,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        writer: str,
+        batch: int,
+    ) -> None:
+        self._log.commit(seen, added, removed, writer=writer, batch=batch)
+        self._forget(removed)
+        if batch % _TIDY_COMMITS == _TIDY_COMMITS - 1:
+            self._log.tidy(self._keep_seconds)
+
+    def _forget(self, removed: Sequence[DataFile]) -> None:
+        """Delete files some time after they left the table: readers may be at them still."""
+        left = _left.setdefault(self.folder, deque())
+        now = time.monotonic()
+        left.extend((now, file.path) for file in removed)
+        system, root = file_system(self.folder)
+        while left and left[0][0] < now - self._keep_seconds:
+            try:
+                system.delete_file(f"{root}/{left.popleft()[1]}")
+            except FileNotFoundError:
+                continue  # someone else has tidied up
+
+
+def _collected(files: DataFrame) -> list[DataFile]:
+    return [DataFile(row.path, row.size, row.rows, row.bucket) for row in files.collect()]
+
+
+# What executors do
+
+
+def _write_loose(
+    batches: Iterator[pa.RecordBatch], *, folder: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _HELD_BYTES:
+            yield _told([write_file(folder, _table(held, schema), None)])
+            held, size = [], 0
+    if any(batch.num_rows for batch in held):
+        yield _told([write_file(folder, _table(held, schema), None)])
+
+
+def _merge_buckets(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    folder: str,
+    schema: pa.Schema,
+    old: Mapping[int, list[str]],
+    merge: Merge,
+) -> Iterator[pa.RecordBatch]:
+    """Merge the buckets of one task; tells of each one that it touched, and of each new file."""
+    kept: dict[int, pa.Table] = {}
+    closed: dict[int, list[pa.Table]] = {}
+
+    def take(held: list[pa.RecordBatch]) -> None:
+        for bucket, rows in _by_bucket(held):
+            before = kept.get(bucket)
+            if before is None:
+                before = read_files(folder, old.get(bucket, []), schema)
+            merged = merge(before, rows)
+            kept[bucket] = merged.kept
+            if merged.closed is not None and merged.closed.num_rows:
+                closed.setdefault(bucket, []).append(merged.closed)
+
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _HELD_BYTES:
+            take(held)
+            held, size = [], 0
+    take(held)
+    for bucket, rows in kept.items():
+        files = [DataFile("", 0, 0, bucket)]  # it was touched, whether or not rows are left
+        if rows.num_rows:
+            files.append(write_file(folder, fitted(rows, schema), bucket))
+        yield _told(files)
+    if closed:
+        parts = [fitted(part, schema) for each in closed.values() for part in each]
+        yield _told([write_file(folder, pa.concat_tables(parts), None)])
+
+
+def _by_bucket(held: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Part rows by their bucket; a bucket that is only to be merged comes without rows."""
+    if not held:
+        return
+    rows = pa.Table.from_batches(held)
+    rows = rows.take(pc.sort_indices(rows.column(BUCKET)))
+    buckets = rows.column(BUCKET).combine_chunks()
+    ends = pc.run_end_encode(buckets)
+    start = 0
+    for bucket, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
+        part = rows.slice(start, end - start)
+        start = end
+        part = part.filter(pc.invert(part.column(_MARK)))
+        yield bucket, part.drop_columns([BUCKET, _MARK])
+
+
+def _table(held: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    return fitted(pa.Table.from_batches(held), schema)
+
+
+def _told(files: Sequence[DataFile]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [
+            {"path": file.path, "size": file.size, "rows": file.rows, "bucket": file.bucket}
+            for file in files
+        ],
+        pa.schema(
+            [
+                ("path", pa.string()),
+                ("size", pa.int64()),
+                ("rows", pa.int64()),
+                ("bucket", pa.int32()),
+            ]
+        ),
+    )

@@ -1,0 +1,218 @@
+"""Tables take each batch once, show commits as a whole, and grow new columns."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headwater.errors import BadOption, TableChanged, TableSchemaRefused
+from headwater.spark.tables import DataFile, Merged, Table, open_table
+from headwater.spark.tables.delta import DeltaLog
+from headwater.spark.tables.manifest import ManifestLog
+
+SCHEMA = StructType().add("key", "string").add("n", "long")
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def made(kind: str, tmp_path: Path) -> Table:
+    return open_table(str(tmp_path / "table"), kind, buckets=4)
+
+
+def greatest(old: pa.Table, new: pa.Table) -> Merged:
+    """Keep the greatest number of each key; a negative one removes it."""
+    rows = pa.concat_tables([old, new.cast(old.schema)])
+    kept = rows.group_by("key").aggregate([("n", "max")]).rename_columns(["key", "n"])
+    return Merged(kept.filter(pc.greater_equal(kept.column("n"), 0)))
+
+
+def newest(old: pa.Table, new: pa.Table) -> Merged:
+    """Keep what is new, and close what was there."""
+    return Merged(new, old)
+
+
+def rows(spark: SparkSession, *items: tuple[str, int]) -> DataFrame:
+    return spark.createDataFrame(list(items), SCHEMA)
+
+
+def shown(made: Table, spark: SparkSession) -> list[tuple[object, ...]]:
+    found = made.read(spark)
+    assert found is not None
+    return sorted(tuple(row) for row in found.collect())
+
+
+def test_a_table_that_is_not_there_reads_as_none(made: Table, spark: SparkSession) -> None:
+    assert not made.exists
+    assert made.read(spark) is None
+    assert made.committed("query") == -1
+
+
+def test_appended_rows_are_there_once(made: Table, spark: SparkSession) -> None:
+    assert made.append(rows(spark, ("a", 1), ("b", 2)), writer="query", batch=0) == 2
+    assert made.append(rows(spark, ("a", 1), ("b", 2)), writer="query", batch=0) == 0
+    assert made.append(rows(spark, ("c", 3)), writer="query", batch=1) == 1
+    assert made.append(rows(spark, ("d", 4)), writer="other", batch=0) == 1
+    assert shown(made, spark) == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+    assert (made.committed("query"), made.committed("other")) == (1, 0)
+
+
+def test_a_batch_without_rows_is_remembered(made: Table, spark: SparkSession) -> None:
+    assert made.append(rows(spark), writer="query", batch=3) == 0
+    assert made.committed("query") == 3
+    assert shown(made, spark) == []
+
+
+def test_rows_are_merged_into_their_buckets_once(made: Table, spark: SparkSession) -> None:
+    def merge(batch: int, *items: tuple[str, int]) -> int:
+        return made.rewrite(
+            rows(spark, *items), greatest, key=["key"], schema=SCHEMA, writer="query", batch=batch
+        )
+
+    keys = [f"key-{number}" for number in range(20)]
+    assert merge(0, *((key, 1) for key in keys)) == 20
+    merge(1, ("key-3", 7), ("key-4", 0), ("new", 5))
+    assert merge(1, ("key-3", 9)) == 0
+    expected = dict.fromkeys(keys, 1) | {"key-3": 7, "new": 5}
+    assert dict(shown(made, spark)) == expected  # type: ignore[arg-type] # pairs
+
+
+def test_a_bucket_may_become_empty(made: Table, spark: SparkSession) -> None:
+    options = {"key": ["key"], "schema": SCHEMA, "writer": "query"}
+    made.rewrite(rows(spark, ("a", 1), ("b", 1)), greatest, batch=0, **options)  # type: ignore[arg-type] # as they are
+    made.rewrite(
+        rows(spark),
+        lambda _old, new: Merged(new),
+        batch=1,
+        every_bucket=True,
+        **options,  # type: ignore[arg-type] # as they are
+    )
+    assert shown(made, spark) == []
+
+
+def test_closed_rows_stay_and_are_not_merged_again(made: Table, spark: SparkSession) -> None:
+    for batch in range(3):
+        made.rewrite(
+            rows(spark, ("a", batch)),
+            newest,
+            key=["key"],
+            schema=SCHEMA,
+            writer="query",
+            batch=batch,
+        )
+    assert shown(made, spark) == [("a", 0), ("a", 1), ("a", 2)]
+
+
+def test_a_new_column_is_null_in_rows_from_before(made: Table, spark: SparkSession) -> None:
+    made.rewrite(
+        rows(spark, ("a", 1)), greatest, key=["key"], schema=SCHEMA, writer="query", batch=0
+    )
+    wider = StructType().add("key", "string").add("n", "long").add("note", "string")
+    made.rewrite(
+        spark.createDataFrame([("b", 2, "new")], wider),
+        lambda old, new: Merged(pa.concat_tables([old, new.cast(old.schema)])),
+        key=["key"],
+        schema=wider,
+        writer="query",
+        batch=1,
+    )
+    assert shown(made, spark) == [("a", 1, None), ("b", 2, "new")]
+
+
+def test_a_column_of_another_type_is_refused(made: Table, spark: SparkSession) -> None:
+    made.append(rows(spark, ("a", 1)), writer="query", batch=0)
+    other = spark.createDataFrame([("a", "text")], "key string, n string")
+    with pytest.raises(TableSchemaRefused, match="'n' is int64"):
+        made.append(other, writer="query", batch=1)
+    assert made.committed("query") == 0
+
+
+def test_a_batch_is_not_committed_over_what_it_did_not_see(kind: str, tmp_path: Path) -> None:
+    made = (DeltaLog if kind == "delta" else ManifestLog)(str(tmp_path / "table"))
+    made.create(pa.schema([("key", pa.string())]), 4)
+    file = DataFile("bucket-00001/a.parquet", 10, 1, 1)
+    seen = made.snapshot()
+    assert seen is not None
+    made.commit(seen, [file], [], writer="query", batch=0)
+    seen = made.snapshot()
+    assert seen is not None
+    assert seen.files == (file,)
+    made.commit(seen, [], [file], writer="other", batch=0)
+    with pytest.raises(TableChanged):
+        made.commit(seen, [], [file], writer="query", batch=1)
+    assert made.committed("query") == 0
+
+
+def test_files_that_left_are_deleted_later(kind: str, spark: SparkSession, tmp_path: Path) -> None:
+    made = open_table(str(tmp_path / "table"), kind, keep_seconds=0.01)
+
+    def files() -> set[Path]:
+        return set((tmp_path / "table").glob("bucket-*/*.parquet"))
+
+    def merge(batch: int) -> None:
+        made.rewrite(
+            rows(spark, ("a", batch)), greatest, key=["key"], schema=SCHEMA, writer="q", batch=batch
+        )
+
+    merge(0)
+    merge(1)
+    assert len(files()) == 2  # the one that is in the table, and the one that just left it
+    time.sleep(0.02)
+    merge(2)
+    assert len(files()) == 2
+    assert shown(made, spark) == [("a", 2)]
+
+
+def test_many_small_files_become_fewer(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    made = open_table(str(folder))
+    made.append(rows(spark, ("a", 0)), writer="query", batch=0)
+    delta = DeltaLog(str(folder))
+    for number in range(1, 101):
+        seen = delta.snapshot()
+        assert seen is not None
+        source = folder / seen.files[0].path
+        copy = folder / "closed" / f"{number}.parquet"
+        copy.write_bytes(source.read_bytes())
+        file = DataFile(f"closed/{number}.parquet", copy.stat().st_size, 1)
+        delta.commit(seen, [file], [], writer="query", batch=number)
+    delta.tidy(600)
+    after = delta.snapshot()
+    assert after is not None
+    assert len(after.files) == 1
+    assert after.files[0].bucket is None
+    assert shown(made, spark) == [("a", 0)] * 101
+
+
+def test_any_reader_of_delta_reads_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    made = open_table(str(tmp_path / "table"))
+    made.append(rows(spark, ("a", 1)), writer="query", batch=0)
+    read = DeltaTable(str(tmp_path / "table")).to_pyarrow_table(columns=["key", "n"])
+    assert read.to_pylist() == [{"key": "a", "n": 1}]
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="delta, parquet"):
+        open_table(str(tmp_path), "csv")
+
+
+def one_bad(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    raise ValueError("a task fails")
+
+
+def test_a_task_that_fails_leaves_the_table_as_it_was(made: Table, spark: SparkSession) -> None:
+    made.append(rows(spark, ("a", 1)), writer="query", batch=0)
+    with pytest.raises(Exception, match="a task fails"):
+        made.append(rows(spark, ("b", 2)).mapInArrow(one_bad, SCHEMA), writer="query", batch=1)
+    assert shown(made, spark) == [("a", 1)]
+    assert made.committed("query") == 0
