@@ -37,9 +37,7 @@ def rows_now(spark: SparkSession, source: Source) -> DataFrame:
     return (reader.schema(source.schema) if source.schema else reader).load()
 
 
-def transformed(
-    spark: SparkSession, rows: DataFrame, transforms: Sequence[Transform]
-) -> DataFrame:
+def transformed(spark: SparkSession, rows: DataFrame, transforms: Sequence[Transform]) -> DataFrame:
     """Put rows through the transforms, in their order."""
     rows.createOrReplaceTempView(SOURCE_VIEW)
     for step, view in zip(transforms, view_names(transforms), strict=True):
@@ -67,12 +65,12 @@ def function_of(step: Transform) -> Function:
             raise FileNotFoundError(f"there is no file {place}")
         module = module_at(Path(place))
         # Executors can't import a file that is only here: what it defines travels with the query.
-        cloudpickle.register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # Spark's copy
     else:
         module = importlib.import_module(place)
     function: Function | None = getattr(module, name, None)
-    if not callable(function):
-        raise AttributeError(f"{place} has no function '{name}'")
+    if function is None or not callable(function):
+        raise ImportError(f"{place} has no function '{name}'")
     return function
 
 

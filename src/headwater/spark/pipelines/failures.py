@@ -4,7 +4,9 @@ import re
 from typing import Final
 
 _OURS: Final = re.compile(r"headwater\.errors\.\w+: (.+)")
-_PYTHON: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
+_PYTHON: Final = re.compile(
+    r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE
+)
 _CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
 _STATE: Final = re.compile(r"\.? SQLSTATE: \w+")
 _LONGEST: Final = 600

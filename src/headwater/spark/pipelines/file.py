@@ -1,4 +1,4 @@
-"""From a TOML or Python file, or flags, to a pipeline: every field checked, all problems at once."""
+"""From a TOML or Python file, or flags, to a pipeline, with all problems told at once."""
 
 import difflib
 import importlib.util
@@ -50,8 +50,8 @@ def read_file(
         return None, [Problem(where, "is no text: name a TOML or a Python file")]
     except tomllib.TOMLDecodeError as error:
         return None, [Problem(where, f"is no TOML: {error}")]
-    except BadPipeline as error:
-        return None, list(error.problems)
+    except _NotRun as error:
+        return None, [error.problem]
     document.setdefault("name", path.stem)
     return read_document(document, path.parent, environment)
 
@@ -112,19 +112,27 @@ def module_at(path: Path) -> ModuleType:
     return module
 
 
+class _NotRun(Exception):
+    """A Python file gives no pipeline."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
 def _python(path: Path) -> dict[str, Any]:
     """Run a Python file, and take its `pipeline`: a mapping as TOML has it, or a `Pipeline`."""
     path.read_bytes()  # a file that is not there is told as such
     try:
         module = module_at(path)
-    except Exception as error:  # noqa: BLE001 - the file is the user's program
-        raise BadPipeline(str(path), [Problem(path.name, _told(error))]) from error
+    except Exception as error:
+        raise _NotRun(Problem(path.name, _told(error))) from error
     value = getattr(module, "pipeline", None)
     if isinstance(value, Pipeline):
         value = msgspec.to_builtins(value)
     if not isinstance(value, dict):
         what = "has to set 'pipeline' to a dict with name, source, transform, target"
-        raise BadPipeline(str(path), [Problem(path.name, what)])
+        raise _NotRun(Problem(path.name, what))
     document = dict(value)
     steps = document.get("transform", [])
     if isinstance(steps, list | tuple):
@@ -140,13 +148,11 @@ def _named(step: Any, module: ModuleType, path: Path) -> Any:
     name = getattr(function, "__name__", "")
     if getattr(module, name, None) is not function:
         what = f"{name or function} has to be a function that the file defines by its name"
-        raise BadPipeline(str(path), [Problem("transform", what)])
+        raise _NotRun(Problem("transform", what))
     return {**(step if isinstance(step, dict) else {}), "python": f"{path.absolute()}:{name}"}
 
 
-def _filled(
-    value: Any, where: str, environment: Mapping[str, str], problems: list[Problem]
-) -> Any:
+def _filled(value: Any, where: str, environment: Mapping[str, str], problems: list[Problem]) -> Any:
     """Put environment variables in the place of texts that are `$NAME`."""
     if isinstance(value, Mapping):
         inner = {"sql", "python"}  # a dollar in there is none of ours

@@ -145,10 +145,7 @@ def metrics_text(pipelines: Mapping[str, tuple[Figures, bool]]) -> str:
         lines.append(f"# HELP headwater_pipeline_{name} {about}")
         lines.append(f"# TYPE headwater_pipeline_{name} {kind}")
         lines.extend(
-            f"headwater_pipeline_{name}{{{labels}}} {value:g}"
-            if isinstance(value, float)
-            else f"headwater_pipeline_{name}{{{labels}}} {value}"
-            for labels, value in values.items()
+            f"headwater_pipeline_{name}{{{labels}}} {value}" for labels, value in values.items()
         )
 
     ordered = {_label("pipeline", name): told for name, told in sorted(pipelines.items())}

@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import msgspec
@@ -61,10 +61,8 @@ class MetricsStream:
 
     def finish(self) -> None:
         """Send what is left, for a few seconds."""
-        try:
+        with suppress(queue.Full):
             self._queue.put(None, timeout=_PATIENCE_SECONDS)
-        except queue.Full:
-            pass
         self._thread.join(_PATIENCE_SECONDS)
         if self._thread.is_alive():
             self.lost += self._queue.qsize()

@@ -73,9 +73,7 @@ def offsets_of(value: Any) -> dict[str, str]:
 
 def distance(start: Mapping[str, str], end: Mapping[str, str]) -> int:
     """Count the bytes from some offsets to others."""
-    return sum(
-        max(0, byte_of(at) - byte_of(start.get(path, START))) for path, at in end.items()
-    )
+    return sum(max(0, byte_of(at) - byte_of(start.get(path, START))) for path, at in end.items())
 
 
 def sized(count: float) -> str:
@@ -94,4 +92,5 @@ def told(figures: Figures, seconds: float, total: int | None = None) -> str:
         part = min(1.0, figures.bytes / total)
         full = round(part * _BAR)
         return f"[{'#' * full}{'.' * (_BAR - full)}] {part:4.0%}  {text}"
-    return f"batch {'-' if figures.batch is None else figures.batch}  {text}, lag {sized(figures.lag_bytes)}"
+    number = "-" if figures.batch is None else str(figures.batch)
+    return f"batch {number}  {text}, lag {sized(figures.lag_bytes)}"

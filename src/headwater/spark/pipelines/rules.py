@@ -146,9 +146,7 @@ def _loops(pipeline: Pipeline) -> Iterator[Problem]:
     if isinstance(target, Restore):
         return
     for where, path in written.items():
-        if isinstance(path, str) and any(
-            matches(glob, path.strip("/")) for glob in source.streams
-        ):
+        if isinstance(path, str) and any(matches(glob, path.strip("/")) for glob in source.streams):
             what = f"'{path}' is one of the streams that are read: write to another"
             yield Problem(where, what)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.errors import BadPipeline, HeadwaterError
 from headwater.spark import session
@@ -147,7 +147,9 @@ class QueryRun(Run):
         if error is not None:
             self._end("failed", reason_of(error))
         else:
-            self._end("done" if self.pipeline.is_bounded and self._stop_behind is None else "stopped")
+            self._end(
+                "done" if self.pipeline.is_bounded and self._stop_behind is None else "stopped"
+            )
 
     def ask_to_stop(self) -> None:
         """Stop it when its batch is done."""
@@ -251,7 +253,8 @@ def running(
         runner = Runner(runs)
         try:
             for pipeline in pipelines:
-                runs.append(_started(spark, pipeline, meter, clock))
+                run = _started(spark, pipeline, meter, clock)
+                runs.append(run)  # one by one: those that run are stopped if the next can't
             yield runner
         finally:
             runner.ask_to_stop()

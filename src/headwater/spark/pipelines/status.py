@@ -114,7 +114,8 @@ def lag_of(pipeline: Pipeline, committed: Committed | None) -> Iterator[StreamLa
 
 def missing_streams(pipeline: Pipeline) -> tuple[list[str], list[str]]:
     """List the streams and the globs of a source that have nothing at the server."""
-    streams, globs = [], []
+    streams: list[str] = []
+    globs: list[str] = []
     with client_of(pipeline.source) as client:
         for path in pipeline.source.streams:
             if next(iter(client.streams(path)), None) is None:

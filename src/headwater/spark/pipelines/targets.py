@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headwater.spark.pipelines.building import streaming_query_rows
 from headwater.spark.pipelines.triggers import spark_trigger

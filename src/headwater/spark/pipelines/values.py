@@ -196,14 +196,7 @@ class Publish(
 
 
 Target: TypeAlias = (
-    StreamTarget
-    | TableTarget
-    | Materialize
-    | Project
-    | Archive
-    | Restore
-    | Snapshot
-    | Publish
+    StreamTarget | TableTarget | Materialize | Project | Archive | Restore | Snapshot | Publish
 )
 
 TARGETS: Final[Mapping[str, type[Struct]]] = {
