@@ -267,11 +267,15 @@ def _summary(outcome: "Outcome") -> str:
     figures = outcome.figures
     if outcome.summary is not None:
         return f"{outcome.name}: {_plain(outcome.summary)} in {outcome.seconds:.1f} s."
+    if figures.batches == 0:
+        nothing = "there was nothing to do" if outcome.how == "done" else "no batch was done"
+        return f"{outcome.name} is {outcome.how}: {nothing} in {outcome.seconds:.1f} s."
     lag = f"{sized(figures.lag_bytes)} to do" if figures.lag_bytes else "up to date"
-    last = "" if figures.batch is None else f", the last is batch {figures.batch}"
+    batches = "1 batch" if figures.batches == 1 else f"{figures.batches:,} batches"
     return (
-        f"{outcome.name} is {outcome.how}: {figures.rows:,} rows, {sized(figures.bytes)} in "
-        f"{counted(figures.batches, 'batches')}{last}, {outcome.seconds:.1f} s; {lag}."
+        f"{outcome.name} is {outcome.how}: {counted(figures.rows, 'rows')}, "
+        f"{sized(figures.bytes)} in {batches} up to number {figures.batch}, "
+        f"{outcome.seconds:.1f} s; {lag}."
     )
 
 

@@ -1,6 +1,6 @@
 """From a pipeline's source and transforms to a DataFrame."""
 
-import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -57,12 +57,17 @@ def apply(spark: SparkSession, rows: DataFrame, step: Transform) -> DataFrame:
     return made
 
 
+def find_source(place: str) -> bool:
+    """Tell whether a module is there; it is not run, since it may need a session for that."""
+    if place.endswith(".py"):
+        return Path(place).is_file()
+    return importlib.util.find_spec(place) is not None
+
+
 def function_of(step: Transform) -> Function:
     """Import the function of a transform; whatever its module raises comes out."""
     place, _, name = (step.python or "").rpartition(":")
     if place.endswith(".py"):
-        if not Path(place).is_file():
-            raise FileNotFoundError(f"there is no file {place}")
         module = module_at(Path(place))
         # Executors can't import a file that is only here: what it defines travels with the query.
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # Spark's copy

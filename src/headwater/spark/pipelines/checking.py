@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from headwater.errors import CheckpointUnreadable, HeadwaterError, NoJava
 from headwater.spark.columns import Columns, default_schema
 from headwater.spark.options import sink_options, source_options
-from headwater.spark.pipelines.building import apply, function_of, streaming_rows, transformed
+from headwater.spark.pipelines.building import apply, find_source, streaming_rows, transformed
 from headwater.spark.pipelines.checkpoints import (
     Owner,
     holder,
@@ -127,10 +127,15 @@ def _checkpoint(pipeline: Pipeline) -> Iterator[Problem]:
 def _functions(pipeline: Pipeline) -> Iterator[Problem]:
     for number, step in enumerate(pipeline.transform, 1):
         if step.python is not None:
+            place = step.python.rpartition(":")[0]
             try:
-                function_of(step)
+                is_there = find_source(place)
             except Exception as error:  # noqa: BLE001 - the module is the user's program
                 yield Problem(f"transform {number}.python", _named(error))
+                continue
+            if not is_there:
+                what = f"there is no {place}: a file beside the pipeline, or an installed module"
+                yield Problem(f"transform {number}.python", what)
 
 
 def _java() -> Iterator[Problem]:
