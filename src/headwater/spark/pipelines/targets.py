@@ -1,7 +1,7 @@
 """From a pipeline to what Spark runs: a streaming query, or a job that ends by itself."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -27,13 +27,16 @@ def run_bounded(spark: SparkSession, pipeline: Pipeline) -> Struct:
 def _start_stream(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     target = pipeline.target
     assert isinstance(target, StreamTarget)  # noqa: S101 - chosen by its type
-    writer = streaming_query_rows(spark, pipeline).writeStream.format("headwater")
-    writer = writer.outputMode(target.output).options(**target.request_options())
+    options = target.request_options()
     if target.stream is not None:
-        writer = writer.option("stream", target.stream)
-    for name, value in target.options.items():
-        writer = writer.option(name, as_text(value))
-    return _started(writer, pipeline)
+        options["stream"] = target.stream
+    options |= {name: as_text(value) for name, value in target.options.items()}
+    writer = streaming_query_rows(spark, pipeline).writeStream
+    if target.output == "update":
+        # Spark has no updates for sinks in Python; the same rows are written batch by batch.
+        write = WriteBatch(options, pipeline.checkpoint)
+        return _started(writer.outputMode("update").foreachBatch(write), pipeline)
+    return _started(writer.format("headwater").options(**options), pipeline)
 
 
 def _start_table(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
@@ -59,6 +62,18 @@ def query_id(checkpoint: str) -> str:
     system, root = file_system(checkpoint)
     with system.open_input_stream(f"{root}/metadata") as file:
         return str(json.loads(file.read())["id"])
+
+
+class WriteBatch:
+    """Writes each batch to streams, once: under the id of the query and the number of the batch."""
+
+    def __init__(self, options: Mapping[str, str], checkpoint: str) -> None:
+        self.options = dict(options)
+        self.checkpoint = checkpoint
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        writer = rows.write.format("headwater").mode("append").options(**self.options)
+        writer.options(writeId=query_id(self.checkpoint), batchId=str(batch)).save()
 
 
 class AppendBatch:
