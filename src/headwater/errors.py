@@ -36,12 +36,12 @@
     │   ├── StreamLost             a stream was deleted or recreated under a running query
     │   ├── BadRow                 a row can't be written to a stream
     │   ├── BatchRefused           a stream takes nothing of this batch
+    │   ├── TableTaken             a table holds rows of another query
     │   └── PipelineError          a pipeline can't run, or has failed
     │       ├── NoSpark            PySpark is not installed
     │       ├── BadPipeline        its file says what can't be done
     │       ├── CheckpointTaken    another process runs on its checkpoint
-    │       ├── CheckpointUnreadable  a file of its checkpoint is not what Spark writes
-    │       └── PipelineFailed     it has stopped because of an error
+    │       └── CheckpointUnreadable  a file of its checkpoint is not what Spark writes
     └── ClientError                a request to a stream server has failed
         ├── ClientClosed           the client was closed, so nothing was sent
         ├── Unreachable            no connection could be made, so nothing was sent
@@ -689,6 +689,17 @@ class TableSchemaRefused(SparkError):
         self.column = column
 
 
+class TableTaken(SparkError):
+    """A table holds rows of another query."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"The table in {folder} was written by a query with another checkpoint. Go on with "
+            "that checkpoint, or write to another folder."
+        )
+        self.folder = folder
+
+
 class BatchRefused(SparkError):
     """A stream takes nothing of this batch."""
 
@@ -744,12 +755,3 @@ class CheckpointUnreadable(PipelineError):
             "or begin anew with another checkpoint."
         )
         self.file = file
-
-
-class PipelineFailed(PipelineError):
-    """A running pipeline has stopped because of an error; what it has committed stays."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"The pipeline {name} has failed: {reason}")
-        self.name = name
-        self.reason = reason

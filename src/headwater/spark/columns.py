@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType, VariantVal
 
@@ -90,7 +90,7 @@ class Columns(Struct):
 
     def _wants(self, change: Any) -> bool:
         """Control events concern every type; a corrupt message might have had any."""
-        return change.headers.control is not None or change.type in (self.types or ())
+        return change.headers.control is not UNSET or change.type in (self.types or ())
 
     def _record_batch(self, columns: dict[str, pa.Array], stream: str) -> pa.RecordBatch:
         count = len(columns["offset"])

@@ -4,6 +4,7 @@ Fields become `msgspec` types, so that one pass parses, checks and takes apart a
 is only carried along (values of changes, data of events) stays as it was written.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -15,8 +16,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from pyspark.sql import types as t
 
 from headwater.errors import BadOption
+from headwater.state.checking import Violation, check
+from headwater.state.events import Control, ControlEvent, NonEmpty, Operation
+from headwater.state.timestamps import is_timestamp
 
 CORRUPT: Final = "_corrupt"
+_NO_TEXT: Final = re.compile(rb'[^"]|""')
 _OUTSIDE: Final = ("stream", "offset", CORRUPT)
 
 _SIMPLE: Final[dict[type[t.DataType], Any]] = {
@@ -107,9 +112,10 @@ def _misfit(value: Any, field: pa.Field) -> str | None:
 class _SchemaShape(Shape):
     """A shape that is pickled as the schema that it came from."""
 
-    def __init__(self, schema: t.StructType) -> None:
+    def __init__(self, schema: t.StructType, outside: tuple[str, ...] = _OUTSIDE) -> None:
         self._schema = schema
-        fields = [field for field in schema if field.name not in _OUTSIDE]
+        self._outside = outside
+        fields = [field for field in schema if field.name not in outside]
         names = {f"f{at}": field.name for at, field in enumerate(fields)}
         kind = msgspec.defstruct(
             "Message",
@@ -120,7 +126,7 @@ class _SchemaShape(Shape):
         super().__init__(kind, {field: _attribute(name) for name, field in names.items()})
 
     def __reduce__(self) -> Any:
-        return _SchemaShape, (self._schema,)
+        return _SchemaShape, (self._schema, self._outside)
 
 
 def shape_of_schema(schema: t.StructType) -> Shape:
@@ -129,6 +135,11 @@ def shape_of_schema(schema: t.StructType) -> Shape:
         if name in schema.fieldNames() and not isinstance(schema[name].dataType, t.StringType):
             raise BadOption("schema", f"'{name}' is not a field of messages, and is a string")
     return _SchemaShape(schema)
+
+
+def shape_of_values(schema: t.StructType) -> Shape:
+    """Read JSON values as objects with the fields of a schema, whatever they are called."""
+    return _SchemaShape(schema, ())
 
 
 def _attribute(name: str) -> Callable[[Any], Any]:
@@ -162,32 +173,54 @@ def _json_type(kind: t.DataType, where: str) -> Any:
 
 
 class _ChangeHeaders(Struct, gc=False):
-    operation: str | None = None
-    control: str | None = None
-    txid: str | None = None
-    timestamp: str | None = None
+    operation: Operation | UnsetType = UNSET
+    control: Control | UnsetType = UNSET
+    txid: NonEmpty | UnsetType = UNSET
+    timestamp: str | UnsetType = UNSET
+    offset: Raw | UnsetType = UNSET
 
 
 class _ChangeEvent(Struct, gc=False):
     headers: _ChangeHeaders
-    type: str | None = None
-    key: str | None = None
+    type: NonEmpty | UnsetType = UNSET
+    key: NonEmpty | UnsetType = UNSET
     value: Raw | UnsetType = UNSET
     old_value: Raw | UnsetType = UNSET
+
+
+class _Carried(Struct):
+    value: Raw | UnsetType = UNSET
+    old_value: Raw | UnsetType = UNSET
+
+
+_CARRIED: Final = msgspec.json.Decoder(_Carried)
 
 
 def _text(raw: Raw | UnsetType) -> bytes | None:
     return None if raw is UNSET else bytes(raw)
 
 
+def _given(text: str | UnsetType) -> str | None:
+    return None if text is UNSET else text
+
+
 def _change_complaint(event: _ChangeEvent) -> str | None:
+    """Tell what the types don't: the rules are those of `headwater.state.checking`."""
     headers = event.headers
-    if headers.control is not None:
+    if headers.operation is UNSET:
+        if headers.control is UNSET:
+            return "headers: has neither an operation nor a control"
+        if headers.offset is not UNSET and _NO_TEXT.match(bytes(headers.offset)):
+            return "headers.offset: must be a text that is not empty"
         return None
-    if headers.operation is None:
-        return "its headers have neither an operation nor a control"
-    if not event.type or not event.key:
+    if headers.control is not UNSET:
+        return "headers: has both an operation and a control, so it is neither"
+    if event.type is UNSET or event.key is UNSET:
         return "a change needs a type and a key"
+    if event.value is UNSET and headers.operation != "delete":
+        return f"value: is missing, and {headers.operation} sets it"
+    if headers.timestamp is not UNSET and not is_timestamp(headers.timestamp):
+        return "headers.timestamp: must be an RFC 3339 timestamp, such as 2025-01-15T10:30:00Z"
     return None
 
 
@@ -225,17 +258,28 @@ class _StateShape(Shape):
         super().__init__(
             _ChangeEvent,
             {
-                "type": lambda event: event.type,
-                "key": lambda event: event.key,
+                "type": lambda event: _given(event.type),
+                "key": lambda event: _given(event.key),
                 "value": lambda event: _text(event.value),
                 "old_value": lambda event: _text(event.old_value),
-                "operation": lambda event: event.headers.operation,
-                "txid": lambda event: event.headers.txid,
-                "timestamp": lambda event: event.headers.timestamp,
-                "control": lambda event: event.headers.control,
+                "operation": lambda event: _given(event.headers.operation),
+                "txid": lambda event: _given(event.headers.txid),
+                "timestamp": lambda event: _given(event.headers.timestamp),
+                "control": lambda event: _given(event.headers.control),
             },
             _change_complaint,
         )
+
+    def parse_one(self, data: bytes) -> Any:
+        """Read one message by all the rules: also what has none may have failed the decoder."""
+        outcome = check(data)
+        if isinstance(outcome, Violation):
+            raise msgspec.ValidationError(str(outcome))
+        if isinstance(outcome, ControlEvent):
+            return _ChangeEvent(_ChangeHeaders(control=outcome.headers.control))
+        told, texts = outcome.headers, _CARRIED.decode(data)
+        headers = _ChangeHeaders(told.operation, txid=told.txid, timestamp=told.timestamp)
+        return _ChangeEvent(headers, outcome.type, outcome.key, texts.value, texts.old_value)
 
     def __reduce__(self) -> Any:
         return _StateShape, ()

@@ -21,3 +21,9 @@ Merge = Callable[[pa.Table, pa.Table], Merged]
 New rows may come in several calls, in any order, each with the rows that the last one kept: a
 batch is never held in memory as a whole.
 """
+
+Finish = Callable[[pa.Table], Merged]
+"""From what a bucket's merges have kept, when all rows of the batch are there, to what it holds.
+
+What only matters among the rows of one batch, such as a deletion, can be kept until then.
+"""

@@ -11,7 +11,7 @@ merges, and replaces them: its cost grows with the size of those buckets. See do
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,7 @@ from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.files import file_system, fitted, folder_uri, read_files, write_file
 from headwater.spark.tables.log import BUCKET, DataFile, Log, Snapshot
 from headwater.spark.tables.manifest import ManifestLog
-from headwater.spark.tables.merging import Merge
+from headwater.spark.tables.merging import Finish, Merge, Merged
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -111,18 +111,23 @@ class Table:
         writer: str,
         batch: int,
         every_bucket: bool = False,
+        finish: Finish | None = None,
+        confirm: Callable[[], None] | None = None,
     ) -> int:
         """Merge rows into the buckets of their keys, and say how many rows these hold then.
 
         With `every_bucket` those that get no rows are merged as well. `schema` is the table's; it
-        may have more columns than the table has so far.
+        may have more columns than the table has so far. `confirm` is called when all rows were
+        read and nothing is committed: where it raises, the table stays as it was.
         """
         wanted = to_arrow_schema(schema, timezone="UTC")
         for attempt in range(_ATTEMPTS):
             if self.committed(writer) >= batch:
                 return 0
             seen = self._prepared(wanted)
-            added, touched = self._merged(rows, merge, key, seen, every_bucket=every_bucket)
+            added, touched = self._merged(rows, merge, finish, key, seen, every_bucket=every_bucket)
+            if confirm is not None:
+                confirm()
             removed = [file for file in seen.files if file.bucket in touched]
             try:
                 self._commit(seen, added, removed, writer, batch)
@@ -139,6 +144,7 @@ class Table:
         self,
         rows: DataFrame,
         merge: Merge,
+        finish: Finish | None,
         key: Sequence[str],
         seen: Snapshot,
         *,
@@ -162,7 +168,12 @@ class Table:
         # As many tasks as Spark likes to have, each with whole buckets: no sort, no second shuffle.
         tasks = min(seen.buckets, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
         merging = partial(
-            _merge_buckets, folder=self.folder, schema=seen.schema, old=old, merge=merge
+            _merge_buckets,
+            folder=self.folder,
+            schema=seen.schema,
+            old=old,
+            merge=merge,
+            finish=finish,
         )
         placed = bucketed.repartitionById(tasks, f.col(BUCKET) % tasks)
         found = _collected(placed.mapInArrow(merging, _FILE))
@@ -248,20 +259,23 @@ def _merge_buckets(
     schema: pa.Schema,
     old: Mapping[int, list[str]],
     merge: Merge,
+    finish: Finish | None,
 ) -> Iterator[pa.RecordBatch]:
     """Merge the buckets of one task; tells of each one that it touched, and of each new file."""
     kept: dict[int, pa.Table] = {}
     closed: dict[int, list[pa.Table]] = {}
+
+    def keep(bucket: int, merged: Merged) -> None:
+        kept[bucket] = merged.kept
+        if merged.closed is not None and merged.closed.num_rows:
+            closed.setdefault(bucket, []).append(merged.closed)
 
     def take(held: list[pa.RecordBatch]) -> None:
         for bucket, rows in _by_bucket(held):
             before = kept.get(bucket)
             if before is None:
                 before = read_files(folder, old.get(bucket, []), schema)
-            merged = merge(before, rows)
-            kept[bucket] = merged.kept
-            if merged.closed is not None and merged.closed.num_rows:
-                closed.setdefault(bucket, []).append(merged.closed)
+            keep(bucket, merge(before, rows))
 
     held: list[pa.RecordBatch] = []
     size = 0
@@ -272,7 +286,10 @@ def _merge_buckets(
             take(held)
             held, size = [], 0
     take(held)
-    for bucket, rows in kept.items():
+    for bucket in list(kept):
+        if finish is not None:
+            keep(bucket, finish(kept[bucket]))
+        rows = kept[bucket]
         files = [DataFile("", 0, 0, bucket)]  # it was touched, whether or not rows are left
         if rows.num_rows:
             files.append(write_file(folder, fitted(rows, schema), bucket))

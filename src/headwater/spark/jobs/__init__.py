@@ -1,0 +1,1 @@
+"""What the pipeline does: each job is one function."""

@@ -1,0 +1,125 @@
+"""What the controls of a batch mean for the changes around them. No I/O, nothing of Spark.
+
+A change is visible from its own offset on, unless it lies within a snapshot: then from the offset
+of the snapshot's end, or never. A reset and the end of a snapshot clear what was there before. That
+is the rule of `headwater.state.fold`, said of offsets instead of one event after another.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+RESET: Final = "reset"
+START: Final = "snapshot-start"
+END: Final = "snapshot-end"
+
+
+class Control(Struct, frozen=True):
+    """A control event of a stream."""
+
+    stream: str
+    offset: str
+    kind: str
+    time: datetime | None = None
+
+
+class Span(Struct, frozen=True):
+    """The changes of a snapshot: those behind `after`, up to `until` or on and on."""
+
+    after: str
+    until: str | None
+    visible: str | None
+    """From where on they are to be seen; None: not yet, or never."""
+
+
+class Clear(Struct, frozen=True):
+    """Where a stream's state was emptied; what a snapshot brings is visible from there on."""
+
+    offset: str
+    time: datetime | None = None
+
+
+class Course(Struct, frozen=True):
+    """What the controls of one stream in one batch mean."""
+
+    spans: tuple[Span, ...] = ()
+    clears: tuple[Clear, ...] = ()
+    reset: str | None = None
+    """Where the last reset was: what was kept aside before it is forgotten."""
+    opened: str | None = None
+    """Where the snapshot began that is open behind the batch."""
+    earlier: tuple[str, str] | None = None
+    """From where to where a snapshot reaches that ended here and began in an earlier batch."""
+
+    @property
+    def cleared(self) -> str | None:
+        """Where the state was emptied for the last time."""
+        return self.clears[-1].offset if self.clears else None
+
+
+def course(opened: str | None, controls: Iterable[Control]) -> Course:
+    """Follow the controls of one stream, from where its last batch left a snapshot open."""
+    spans: list[Span] = []
+    clears: list[Clear] = []
+    reset: str | None = None
+    earlier: tuple[str, str] | None = None
+    begun = opened
+    for control in sorted(controls, key=lambda each: each.offset):
+        at = control.offset
+        if control.kind == RESET:
+            if begun is not None:
+                spans.append(Span(begun, at, None))
+            clears.append(Clear(at, control.time))
+            begun, reset = None, at
+        elif control.kind == START:
+            if begun is not None:
+                spans.append(Span(begun, at, None))
+            begun = at
+        elif control.kind == END and begun is not None:
+            spans.append(Span(begun, at, at))
+            clears.append(Clear(at, control.time))
+            if begun == opened:
+                earlier = (begun, at)
+            begun = None
+    if begun is not None:
+        spans.append(Span(begun, None, None))
+    return Course(tuple(spans), tuple(clears), reset, begun, earlier)
+
+
+def courses(opened: Mapping[str, str], controls: Iterable[Control]) -> dict[str, Course]:
+    """Follow the controls of all streams of a batch; streams without any are left out."""
+    by_stream: dict[str, list[Control]] = {stream: [] for stream in opened}
+    for control in controls:
+        by_stream.setdefault(control.stream, []).append(control)
+    return {stream: course(opened.get(stream), each) for stream, each in by_stream.items()}
+
+
+def visible(rows: pa.Table, known: Mapping[str, Course]) -> pa.Table:
+    """Keep the changes that are to be seen, and say in `valid_from` from which offset on."""
+    offsets = rows.column("offset")
+    since = offsets
+    for stream, each in known.items():
+        if not each.spans:
+            continue
+        here = pc.equal(rows.column("stream"), stream)
+        for span in each.spans:
+            inside = pc.and_(here, pc.greater(offsets, span.after))
+            if span.until is not None:
+                inside = pc.and_(inside, pc.less_equal(offsets, span.until))
+            since = pc.if_else(inside, pa.scalar(span.visible, pa.string()), since)
+    rows = rows.append_column("valid_from", since)
+    return rows.filter(pc.is_valid(since)) if since.null_count else rows
+
+
+def without_cleared(rows: pa.Table, known: Mapping[str, Course], column: str) -> pa.Table:
+    """Leave out what was cleared, by the column that says from where on a row is visible."""
+    for stream, each in known.items():
+        if each.cleared is not None:
+            here = pc.equal(rows.column("stream"), stream)
+            gone = pc.and_(here, pc.less(rows.column(column), each.cleared))
+            rows = rows.filter(pc.invert(gone))
+    return rows
