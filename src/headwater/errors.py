@@ -37,6 +37,13 @@
     │   ├── BadRow                 a row can't be written to a stream
     │   ├── BatchRefused           a stream takes nothing of this batch
     │   ├── TableTaken             a table holds rows of another query
+    │   ├── StreamDiffers          a stream holds something else than what has to be there
+    │   ├── ArchiveError           an archive can't do what it was asked to
+    │   │   ├── NotAnArchive       there is no archive in the folder
+    │   │   ├── ArchiveDamaged     files of it are missing, or hold something else
+    │   │   ├── ArchiveGap         messages are missing between what it holds
+    │   ├── RestoreRefused         streams could not be restored
+    │   ├── SnapshotRefused        a snapshot of a stream can't be made
     │   └── PipelineError          a pipeline can't run, or has failed
     │       ├── NoSpark            PySpark is not installed
     │       ├── BadPipeline        its file says what can't be done
@@ -755,3 +762,69 @@ class CheckpointUnreadable(PipelineError):
             "or begin anew with another checkpoint."
         )
         self.file = file
+
+
+class StreamDiffers(SparkError):
+    """A stream holds something else than what has to be there."""
+
+    def __init__(self, stream: str, offset: str, reason: str) -> None:
+        super().__init__(
+            f"'{stream}' does not hold what is to be written behind offset {offset}: {reason}. "
+            "Nothing more was appended. Delete the stream, or choose another path."
+        )
+        self.stream = stream
+        self.offset = offset
+
+
+class ArchiveError(SparkError):
+    """An archive can't do what it was asked to."""
+
+
+class NotAnArchive(ArchiveError):
+    """There is no archive in the folder."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(
+            f"'{folder}' is no archive: {reason}. Name the folder that the archive job wrote."
+        )
+        self.folder = folder
+
+
+class ArchiveDamaged(ArchiveError):
+    """A file of an archive is missing, or does not hold what the archive says."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(
+            f"The archive's file '{file}' can't be used: {reason}. Bring it back from a copy; "
+            "what lies before it can be restored with an 'until'."
+        )
+        self.file = file
+
+
+class ArchiveGap(ArchiveError):
+    """Messages are missing between what an archive holds and what comes next."""
+
+    def __init__(self, stream: str, reached: str, next_offset: str, advice: str) -> None:
+        super().__init__(
+            f"The archive of '{stream}' reaches offset {reached}, and the next that there is ends "
+            f"at {next_offset}: what lies between is missing. {advice}"
+        )
+        self.stream = stream
+        self.reached = reached
+
+
+class RestoreRefused(SparkError):
+    """Streams could not be restored."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        told = " ".join(f"'{path}': {reason}" for path, reason in sorted(reasons.items()))
+        super().__init__(f"{len(reasons)} of the streams could not be restored. {told}")
+        self.reasons = reasons
+
+
+class SnapshotRefused(SparkError):
+    """A snapshot of a stream can't be made."""
+
+    def __init__(self, stream: str, reason: str) -> None:
+        super().__init__(f"There is no snapshot of '{stream}': {reason}")
+        self.stream = stream

@@ -1,1 +1,1 @@
-"""What the pipeline does: each job is one function."""
+"""The jobs of the pipeline: functions of a session and a source that run on any Spark."""
