@@ -41,7 +41,7 @@
     │   ├── ArchiveError           an archive can't do what it was asked to
     │   │   ├── NotAnArchive       there is no archive in the folder
     │   │   ├── ArchiveDamaged     files of it are missing, or hold something else
-    │   │   ├── ArchiveGap         messages are missing between what it holds
+    │   │   └── ArchiveGap         messages are missing between what it holds
     │   ├── RestoreRefused         streams could not be restored
     │   ├── SnapshotRefused        a snapshot of a stream can't be made
     │   └── PipelineError          a pipeline can't run, or has failed

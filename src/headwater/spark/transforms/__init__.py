@@ -1,1 +1,1 @@
-"""What becomes of rows: pure functions of DataFrames, and the Arrow functions under them."""
+"""Pure functions from DataFrame to DataFrame, and the Arrow functions under them."""
