@@ -14,10 +14,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from headwater.errors import CheckpointUnreadable, HeadwaterError, NoJava
+from headwater.errors import BadPipeline, CheckpointUnreadable, HeadwaterError, NoJava
 from headwater.spark.columns import Columns, default_schema
 from headwater.spark.options import sink_options, source_options
-from headwater.spark.pipelines.building import apply, find_source, streaming_rows, transformed
+from headwater.spark.pipelines.building import (
+    apply,
+    find_source,
+    rows_now,
+    streaming_rows,
+    transformed,
+)
 from headwater.spark.pipelines.checkpoints import (
     Owner,
     holder,
@@ -35,6 +41,7 @@ from headwater.spark.pipelines.values import (
     SOURCE_VIEW,
     Materialize,
     Pipeline,
+    Publish,
     Restore,
     Server,
     Source,
@@ -59,13 +66,13 @@ def with_spark(spark: SparkSession, pipeline: Pipeline, *, dry_run: bool) -> lis
     """Have Spark look at schemas and transforms; with `dry_run` also start the query once."""
     if isinstance(pipeline.target, Materialize):
         return list(_schemas(spark, pipeline.target))
-    if isinstance(pipeline.target, (*JOBS, Restore)) or pipeline.source.table:
+    if isinstance(pipeline.target, (*JOBS, Restore)):
         return []
     problems: list[Problem] = []
     made = _analysed(spark, pipeline, problems)
     if made is not None:
         problems += _written(pipeline, made.schema)
-        if dry_run and not are_fatal(problems):
+        if dry_run and not are_fatal(problems) and not isinstance(pipeline.target, Publish):
             problems += _dry(spark, pipeline)
     return problems
 
@@ -166,11 +173,16 @@ def source_schema(spark: SparkSession, source: Source) -> StructType:
 def _analysed(spark: SparkSession, pipeline: Pipeline, problems: list[Problem]) -> DataFrame | None:
     """Put no rows through the transforms, as far as that goes."""
     try:
-        schema = source_schema(spark, pipeline.source)
+        if pipeline.source.table:
+            rows = rows_now(spark, pipeline.source)
+        else:
+            rows = spark.createDataFrame([], source_schema(spark, pipeline.source))
+    except BadPipeline as error:
+        problems.extend(problem for problem in error.problems if isinstance(problem, Problem))
+        return None
     except (PySparkException, HeadwaterError, ValueError) as error:
         problems.append(Problem("source.schema", reason_of(error)))
         return None
-    rows = spark.createDataFrame([], schema)
     rows.createOrReplaceTempView(SOURCE_VIEW)
     views = view_names(pipeline.transform)
     for number, (step, view) in enumerate(zip(pipeline.transform, views, strict=True), 1):
@@ -186,7 +198,15 @@ def _analysed(spark: SparkSession, pipeline: Pipeline, problems: list[Problem]) 
 
 
 def _written(pipeline: Pipeline, schema: StructType) -> Iterator[Problem]:
-    """Have the sink look at the columns that it gets."""
+    """Have the target look at the columns that it gets."""
+    if isinstance(pipeline.target, Publish):
+        keys = pipeline.target.key
+        wanted = [*((keys,) if isinstance(keys, str) else keys), *pipeline.target.columns]
+        for name in wanted:
+            if name not in schema.fieldNames():
+                there = ", ".join(schema.fieldNames())
+                where = "target.columns" if name in pipeline.target.columns else "target.key"
+                yield Problem(where, f"there is no column '{name}'; there are {there}")
     if isinstance(pipeline.target, StreamTarget):
         told = pipeline.target.request_options() | {
             name: str(value) for name, value in pipeline.target.options.items()

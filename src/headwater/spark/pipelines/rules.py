@@ -139,7 +139,7 @@ def _loops(pipeline: Pipeline) -> Iterator[Problem]:
     """A pipeline that reads what it writes never ends."""
     source, target = pipeline.source, pipeline.target
     written = {"metrics_stream": pipeline.metrics_stream}
-    if getattr(target, "url", source.url) == source.url:
+    if source.streams and getattr(target, "url", source.url) == source.url:
         written["target.stream"] = getattr(target, "stream", None)
     if isinstance(target, Project):
         written["target.publish"] = target.publish

@@ -9,9 +9,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from headwater.spark.pipelines.building import streaming_query_rows
+from headwater.spark.pipelines.building import rows_now, streaming_query_rows, transformed
 from headwater.spark.pipelines.triggers import spark_trigger
-from headwater.spark.pipelines.values import Pipeline, StreamTarget, TableTarget, as_text
+from headwater.spark.pipelines.values import (
+    Archive,
+    Materialize,
+    Pipeline,
+    Project,
+    Publish,
+    Restore,
+    Snapshot,
+    StreamTarget,
+    TableTarget,
+    as_text,
+)
 
 
 def start(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
@@ -91,8 +102,110 @@ class AppendBatch:
         table.append(rows, writer=query_id(self.checkpoint), batch=batch)
 
 
+def _start_materialize(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
+    from headwater.spark.jobs.materialize import materialize  # noqa: PLC0415 - of this job alone
+
+    target = pipeline.target
+    assert isinstance(target, Materialize)  # noqa: S101 - chosen by its type
+    return materialize(
+        spark,
+        pipeline.source.format_options(),
+        tables=target.tables,
+        checkpoint=pipeline.checkpoint,
+        schemas=target.schemas,
+        history=target.history,
+        table_format=target.format,
+        trigger=spark_trigger(pipeline.trigger),
+    )
+
+
+def _start_project(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
+    from headwater.spark.jobs.project import project  # noqa: PLC0415 - of this job alone
+
+    target = pipeline.target
+    assert isinstance(target, Project)  # noqa: S101 - chosen by its type
+    return project(
+        spark,
+        pipeline.source.format_options(),
+        tables=target.tables,
+        checkpoint=pipeline.checkpoint,
+        table_format=target.format,
+        publish=target.publish,
+        grace_seconds=target.grace_seconds,
+        trigger=spark_trigger(pipeline.trigger),
+    )
+
+
+def _start_archive(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
+    from headwater.spark.jobs.archive import archive  # noqa: PLC0415 - of this job alone
+
+    target = pipeline.target
+    assert isinstance(target, Archive)  # noqa: S101 - chosen by its type
+    return archive(
+        spark,
+        pipeline.source.format_options(),
+        folder=target.folder,
+        checkpoint=pipeline.checkpoint,
+        trigger=spark_trigger(pipeline.trigger),
+    )
+
+
+def _run_restore(spark: SparkSession, pipeline: Pipeline) -> Struct:
+    from headwater.spark.jobs.restore import restore  # noqa: PLC0415 - of this job alone
+
+    target = pipeline.target
+    assert isinstance(target, Restore)  # noqa: S101 - chosen by its type
+    return restore(
+        spark,
+        folder=target.folder,
+        url=target.url,
+        stream=target.stream,
+        close=target.close,
+        missing_start=target.missing_start,
+        token=target.token,
+        headers=target.headers,
+    )
+
+
+def _run_snapshot(spark: SparkSession, pipeline: Pipeline) -> Struct:
+    from headwater.spark.jobs.snapshot import snapshot  # noqa: PLC0415 - of this job alone
+
+    target = pipeline.target
+    assert isinstance(target, Snapshot)  # noqa: S101 - chosen by its type
+    return snapshot(spark, pipeline.source.format_options(), target=target.stream)
+
+
+def _run_publish(spark: SparkSession, pipeline: Pipeline) -> Struct:
+    from headwater.spark.jobs.publish import publish  # noqa: PLC0415 - of this job alone
+
+    target = pipeline.target
+    assert isinstance(target, Publish)  # noqa: S101 - chosen by its type
+    rows = transformed(spark, rows_now(spark, pipeline.source), pipeline.transform)
+    options = {name: one for name, one in target.request_options().items() if name != "url"}
+    return publish(
+        spark,
+        rows,
+        url=target.url,
+        stream=target.stream,
+        type=target.type,
+        key=target.key,
+        value=target.columns or None,
+        deletes=target.deletes,
+        state=f"{pipeline.checkpoint}/state",
+        writer=pipeline.name,
+        options=options,
+    )
+
+
 _STARTS: Final[dict[type[Any], Callable[[SparkSession, Pipeline], StreamingQuery]]] = {
     StreamTarget: _start_stream,
     TableTarget: _start_table,
+    Materialize: _start_materialize,
+    Project: _start_project,
+    Archive: _start_archive,
 }
-_JOBS: Final[dict[type[Any], Callable[[SparkSession, Pipeline], Struct]]] = {}
+_JOBS: Final[dict[type[Any], Callable[[SparkSession, Pipeline], Struct]]] = {
+    Restore: _run_restore,
+    Snapshot: _run_snapshot,
+    Publish: _run_publish,
+}

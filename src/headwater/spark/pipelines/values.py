@@ -135,6 +135,8 @@ class Project(
     tables: str
     publish: str | None = None
     """A state stream that gets the snapshots as well."""
+    grace_seconds: float | None = None
+    """How long an event that is missing is waited for; for good where it is left out."""
     format: TableFormat = "delta"
 
     @property
@@ -161,7 +163,11 @@ class Restore(
 
     folder: str
     stream: str | dict[str, str] | None = None
-    """The one stream to restore, or from the names in the archive to new ones."""
+    """A path or a glob of the archive, or from its paths to new ones; all where it is left out."""
+    close: bool = True
+    """Whether streams that were closed are closed again."""
+    missing_start: bool = False
+    """Whether an archive may begin in the middle of a stream."""
 
     @property
     def place(self) -> str:
@@ -169,9 +175,9 @@ class Restore(
 
 
 class Snapshot(
-    Server, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="snapshot"
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="snapshot"
 ):
-    """A long state stream becomes a short one with the same state."""
+    """A long state stream becomes a short one with the same state, at the same server."""
 
     stream: str
 
@@ -187,8 +193,12 @@ class Publish(
 
     stream: str
     type: str
-    key: str
-    """The column, or columns with commas between, that name an entity."""
+    key: str | tuple[str, ...]
+    """The column, or columns, that name an entity."""
+    columns: tuple[str, ...] = ()
+    """Those that make the value; all where it is left out."""
+    deletes: bool = True
+    """Whether entities that have no row any more are deleted."""
 
     @property
     def place(self) -> str:
