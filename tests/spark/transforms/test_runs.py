@@ -63,7 +63,7 @@ class Tables:
     def take(self, events: list[StoredEvent], seconds: float = 0) -> None:
         self.batch += 1
         self.runs = merge_runs(
-            self.runs, rows_of(events), batch=self.batch, now=at(seconds), grace=self.grace
+            self.runs, rows_of(events), batch=str(self.batch), now=at(seconds), grace=self.grace
         ).kept
         changed = self.changed(self.runs)
         steps = pa.Table.from_batches(steps_of(changed.to_batches()), STEPS_ARROW)
@@ -79,7 +79,7 @@ class Tables:
             assert self.state.apply_json(f"[{','.join(values)}]".encode()) == []
 
     def changed(self, table: pa.Table) -> pa.Table:
-        return table.filter(pa.compute.equal(table["_batch"], self.batch))
+        return table.filter(pa.compute.equal(table["_batch"], str(self.batch)))
 
     def row(self) -> dict[str, object]:
         (row,) = self.runs.to_pylist()

@@ -50,11 +50,12 @@ RUNS: Final = _columns(
     ("skipped_events", "long"),
     ("persisted_at", "timestamp"),
     ("projected_at", "timestamp"),
-    ("_batch", "long"),
-    ("_first_batch", "long"),
+    ("_batch", "string"),
+    ("_first_batch", "string"),
     ("_state", "string"),
 )
-"""A row for each run. `_batch` is the last batch that has changed it, `_state` its projection."""
+"""A row for each run; `_batch` names the batch that has changed it last, `_first_batch` the one
+that has brought it, and `_state` is its projection."""
 
 STEPS: Final = _columns(
     ("run_id", "string"),
@@ -68,8 +69,8 @@ STEPS: Final = _columns(
     ("artifacts", _ARTIFACTS),
     ("error", _ERROR),
     ("skipped", _columns(("reason", "string"), ("reason_code", "string"))),
-    ("_batch", "long"),
-    ("_first_batch", "long"),
+    ("_batch", "string"),
+    ("_first_batch", "string"),
     ("_value", "string"),
 )
 """A row for each step, in its highest attempt; `_value` is it as the contract spells it."""

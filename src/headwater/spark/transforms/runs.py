@@ -194,7 +194,7 @@ def events_by_run(rows: pa.Table) -> dict[str, list[StoredEvent]]:
 
 
 def merge_runs(
-    old: pa.Table, new: pa.Table, *, batch: int, now: datetime, grace: timedelta = FOR_GOOD
+    old: pa.Table, new: pa.Table, *, batch: str, now: datetime, grace: timedelta = FOR_GOOD
 ) -> Merged:
     """Take the events of a batch into the rows of runs."""
     events = events_by_run(new)
@@ -214,7 +214,7 @@ def merge_runs(
     return Merged(pa.concat_tables([kept, pa.Table.from_pylist(rows, RUNS_ARROW)]))
 
 
-def _run_row(run: Projected, batch: int, first_batch: int, now: datetime) -> dict[str, Any]:
+def _run_row(run: Projected, batch: str, first_batch: str, now: datetime) -> dict[str, Any]:
     snapshot = run.snapshot
     engine = snapshot.engine_run_ref
     return {
@@ -262,7 +262,7 @@ def steps_of(runs: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _step_row(
-    run_id: str, position: int, step: StepSnapshot, value: str, batch: int
+    run_id: str, position: int, step: StepSnapshot, value: str, batch: str
 ) -> dict[str, Any]:
     return {
         "run_id": run_id,
@@ -377,7 +377,7 @@ def checked(events: DataFrame) -> DataFrame:
     return events.where(usable).select(*EVENT_COLUMNS)
 
 
-def project_runs(events: DataFrame, *, now: datetime, batch: int = 0) -> DataFrame:
+def project_runs(events: DataFrame, *, now: datetime, batch: str = "") -> DataFrame:
     """Make the rows of all runs from all of their events."""
 
     def projected(rows: pa.Table) -> pa.Table:
