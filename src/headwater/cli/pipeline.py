@@ -20,7 +20,7 @@ FILES = click.argument(
 )
 
 
-@click.group(cls=InOrder)
+@click.group(cls=InOrder, short_help="Run, check or look at pipelines on Spark.")
 def pipeline() -> None:
     """Run pipelines on Spark: streams through transforms to streams and tables.
 

@@ -280,5 +280,7 @@ def _summary(outcome: "Outcome") -> str:
 
 
 def _plain(summary: Any) -> str:
+    """Write what a job tells, field by field; of many values only how many there are."""
     fields = ((name, getattr(summary, name)) for name in summary.__struct_fields__)
-    return ", ".join(f"{name} {value}" for name, value in fields if value is not None)
+    counts = ((name, len(each) if isinstance(each, list) else each) for name, each in fields)
+    return ", ".join(f"{name} {value}" for name, value in counts if value is not None)

@@ -106,6 +106,8 @@ def _streams(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _checkpoint(pipeline: Pipeline) -> Iterator[Problem]:
+    if not pipeline.has_checkpoint:
+        return
     folder = local_folder(pipeline.checkpoint)
     if folder is None:
         what = f"{pipeline.checkpoint} is on another machine and was not looked at"

@@ -245,7 +245,7 @@ def running(
     """Start pipelines for a block; whatever still runs at its end is stopped."""
     with ExitStack() as stack:
         for pipeline in pipelines:
-            folder = local_folder(pipeline.checkpoint)
+            folder = local_folder(pipeline.checkpoint) if pipeline.has_checkpoint else None
             # Through Connect the folder is on another machine, unless it is there to be seen.
             if folder is not None and not (is_remote and not folder.exists()):
                 stack.enter_context(held(folder))

@@ -245,6 +245,11 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return str(self.target.__struct_config__.tag)
 
     @property
+    def has_checkpoint(self) -> bool:
+        """Tell whether it remembers how far it is; the others find that in their streams."""
+        return not isinstance(self.target, Restore | Snapshot)
+
+    @property
     def is_bounded(self) -> bool:
         """Tell whether it ends by itself."""
         return isinstance(self.target, BOUNDED) or self.trigger == AVAILABLE_NOW
