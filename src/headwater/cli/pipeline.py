@@ -34,7 +34,7 @@ def pipeline() -> None:
 @FILES
 @run_options
 def run(files: tuple[Path, ...], **options: Any) -> None:
-    """Run pipelines from where they stopped, until they end or Ctrl-C.
+    """Run pipelines, from where they stopped.
 
     The first Ctrl-C stops after the batch that runs, the second at once. Nothing is lost and
     nothing is done twice either way, nor after a crash: run it again to go on.

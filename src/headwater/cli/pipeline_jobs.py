@@ -188,7 +188,7 @@ def restore(
 @_SERVER
 @_SESSION
 def snapshot(streams: str, target: str, **flags: Any) -> None:
-    """Write the state of a long stream into a compact one, to start from."""
+    """Write the state of a long stream into a compact one."""
     flags["streams"] = (streams,)
     _run({"kind": "snapshot", "stream": target}, Path("snapshot"), flags)
 
@@ -217,7 +217,7 @@ def publish(
     table_format: str,
     **flags: Any,
 ) -> None:
-    """Publish a table as a stream of changes, compared with what it was before."""
+    """Publish a table as a stream of its changes."""
     target = {
         "kind": "publish",
         "stream": stream,
