@@ -1,5 +1,7 @@
 """Pipeline files: what they may say, and how everything wrong with them is told at once."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -239,6 +241,28 @@ def test_a_bad_file_is_told(tmp_path: Path, text: str, told: str) -> None:
 def test_a_bad_python_file_is_told(tmp_path: Path, text: str, told: str) -> None:
     (problem,) = problems(tmp_path, text, "shop.py")
     assert problem.startswith(told)
+
+
+def test_a_python_file_that_needs_a_session_is_told(tmp_path: Path) -> None:
+    text = "from pyspark.sql import functions as f\n@f.udf('string')\ndef loud(word): ...\n"
+    written(tmp_path, text, "shop.py")
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from headwater.spark.pipelines import read_file\n"
+        "print(*read_file(Path(sys.argv[1]), {})[1])\n"
+    )
+    # In a process of its own, since another test may have started a session here.
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "shop.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == (
+        "error: shop.py: needs Spark when it is read: make UDFs within functions, or in another "
+        "file\n"
+    )
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from headwater.spark.pipelines.values import TARGETS, Pipeline, Source, Transfor
 
 _VARIABLE: Final = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 _EXPECTED: Final = re.compile(r" - at `\$\.?(.*)`$")
+_NO_SESSION: Final = "SparkSession should be created first"
 _PATHS: Final = {
     "": ("checkpoint", "metrics_file"),
     "source": ("table",),
@@ -267,4 +268,6 @@ def _once(problems: list[Problem]) -> list[Problem]:
 
 
 def _told(error: Exception) -> str:
+    if _NO_SESSION in str(error):
+        return "needs Spark when it is read: make UDFs within functions, or in another file"
     return f"can't be run ({type(error).__name__}: {error})"

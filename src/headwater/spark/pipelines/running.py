@@ -65,7 +65,7 @@ def open_session(
                 what = f"is {settings[name]} in another pipeline: they share one session"
                 raise BadPipeline(pipeline.name, [Problem(f"spark.{name}", what)])
     master = master or "local[*]"
-    chosen = dict(_QUIET)
+    chosen = {} if remote else dict(_QUIET)  # a Connect server has said that for itself
     if remote is None and "spark.log.level" not in settings:
         told = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
         chosen[_JAVA] = f"{told} {settings.pop(_JAVA, '')}".strip()
