@@ -210,13 +210,8 @@ def _written(pipeline: Pipeline, schema: StructType) -> Iterator[Problem]:
                 where = "target.columns" if name in pipeline.target.columns else "target.key"
                 yield Problem(where, f"there is no column '{name}'; there are {there}")
     if isinstance(pipeline.target, StreamTarget):
-        told = pipeline.target.request_options() | {
-            name: str(value) for name, value in pipeline.target.options.items()
-        }
-        if pipeline.target.stream is not None:
-            told["stream"] = pipeline.target.stream
         try:
-            Encoder(sink_options(told), schema)
+            Encoder(sink_options(pipeline.target.format_options()), schema)
         except HeadwaterError as error:
             yield Problem("target", reason_of(error))
 

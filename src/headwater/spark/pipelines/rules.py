@@ -20,7 +20,6 @@ from headwater.spark.pipelines.values import (
     StreamTarget,
     TableTarget,
     Transform,
-    as_text,
 )
 
 _MODES: Final = {"materialize": "state", "project": "runs", "snapshot": "state"}
@@ -118,14 +117,10 @@ def _transforms(pipeline: Pipeline) -> Iterator[Problem]:
 def _target(pipeline: Pipeline) -> Iterator[Problem]:
     target = pipeline.target
     if isinstance(target, StreamTarget):
-        told = target.request_options()
-        if target.stream is not None:
-            told["stream"] = target.stream
-        told |= {name: as_text(value) for name, value in target.options.items()}
         if "writeId" in target.options or "batchId" in target.options:
             yield Problem("target.options", "a pipeline numbers its batches itself: remove it")
         try:
-            sink_options(told)
+            sink_options(target.format_options())
         except BadOption as error:
             yield Problem(_option_place("target", error), error.reason)
     for place in ("folder", "tables", "stream"):

@@ -1,8 +1,8 @@
 """From a pipeline to what Spark runs: a streaming query, or a job that ends by itself."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from functools import singledispatch
 
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
@@ -21,44 +21,49 @@ from headwater.spark.pipelines.values import (
     Snapshot,
     StreamTarget,
     TableTarget,
-    as_text,
+    Target,
 )
 
 
 def start(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     """Start the streaming query of a pipeline, from its checkpoint on."""
-    return _STARTS[type(pipeline.target)](spark, pipeline)
+    return _started(pipeline.target, spark, pipeline)
 
 
 def run_bounded(spark: SparkSession, pipeline: Pipeline) -> Struct:
     """Run a job that ends by itself, and give what it tells."""
-    return _JOBS[type(pipeline.target)](spark, pipeline)
+    return _done(pipeline.target, spark, pipeline)
 
 
-def _start_stream(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
-    target = pipeline.target
-    assert isinstance(target, StreamTarget)  # noqa: S101 - chosen by its type
-    options = target.request_options()
-    if target.stream is not None:
-        options["stream"] = target.stream
-    options |= {name: as_text(value) for name, value in target.options.items()}
+@singledispatch
+def _started(target: Target, spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
+    raise TypeError(f"'{pipeline.kind}' is no streaming query")
+
+
+@singledispatch
+def _done(target: Target, spark: SparkSession, pipeline: Pipeline) -> Struct:
+    raise TypeError(f"'{pipeline.kind}' does not end by itself")
+
+
+@_started.register
+def _stream(target: StreamTarget, spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
+    options = target.format_options()
     writer = streaming_query_rows(spark, pipeline).writeStream
     if target.output == "update":
         # Spark has no updates for sinks in Python; the same rows are written batch by batch.
         write = WriteBatch(options, pipeline.checkpoint)
-        return _started(writer.outputMode("update").foreachBatch(write), pipeline)
-    return _started(writer.format("headwater").options(**options), pipeline)
+        return _begin(writer.outputMode("update").foreachBatch(write), pipeline)
+    return _begin(writer.format("headwater").options(**options), pipeline)
 
 
-def _start_table(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
-    target = pipeline.target
-    assert isinstance(target, TableTarget)  # noqa: S101 - chosen by its type
+@_started.register
+def _table(target: TableTarget, spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     append = AppendBatch(target.folder, target.format, pipeline.checkpoint)
     writer = streaming_query_rows(spark, pipeline).writeStream.foreachBatch(append)
-    return _started(writer, pipeline)
+    return _begin(writer, pipeline)
 
 
-def _started(writer: DataStreamWriter, pipeline: Pipeline) -> StreamingQuery:
+def _begin(writer: DataStreamWriter, pipeline: Pipeline) -> StreamingQuery:
     trigger = spark_trigger(pipeline.trigger)
     if trigger:
         writer = writer.trigger(**trigger)
@@ -102,11 +107,10 @@ class AppendBatch:
         table.append(rows, writer=query_id(self.checkpoint), batch=batch)
 
 
-def _start_materialize(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
+@_started.register
+def _materialize(target: Materialize, spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     from headwater.spark.jobs.materialize import materialize  # noqa: PLC0415 - of this job alone
 
-    target = pipeline.target
-    assert isinstance(target, Materialize)  # noqa: S101 - chosen by its type
     return materialize(
         spark,
         pipeline.source.format_options(),
@@ -119,11 +123,10 @@ def _start_materialize(spark: SparkSession, pipeline: Pipeline) -> StreamingQuer
     )
 
 
-def _start_project(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
+@_started.register
+def _project(target: Project, spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     from headwater.spark.jobs.project import project  # noqa: PLC0415 - of this job alone
 
-    target = pipeline.target
-    assert isinstance(target, Project)  # noqa: S101 - chosen by its type
     return project(
         spark,
         pipeline.source.format_options(),
@@ -136,11 +139,10 @@ def _start_project(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     )
 
 
-def _start_archive(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
+@_started.register
+def _archive(target: Archive, spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     from headwater.spark.jobs.archive import archive  # noqa: PLC0415 - of this job alone
 
-    target = pipeline.target
-    assert isinstance(target, Archive)  # noqa: S101 - chosen by its type
     return archive(
         spark,
         pipeline.source.format_options(),
@@ -150,11 +152,10 @@ def _start_archive(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     )
 
 
-def _run_restore(spark: SparkSession, pipeline: Pipeline) -> Struct:
+@_done.register
+def _restore(target: Restore, spark: SparkSession, pipeline: Pipeline) -> Struct:
     from headwater.spark.jobs.restore import restore  # noqa: PLC0415 - of this job alone
 
-    target = pipeline.target
-    assert isinstance(target, Restore)  # noqa: S101 - chosen by its type
     return restore(
         spark,
         folder=target.folder,
@@ -167,19 +168,17 @@ def _run_restore(spark: SparkSession, pipeline: Pipeline) -> Struct:
     )
 
 
-def _run_snapshot(spark: SparkSession, pipeline: Pipeline) -> Struct:
+@_done.register
+def _snapshot(target: Snapshot, spark: SparkSession, pipeline: Pipeline) -> Struct:
     from headwater.spark.jobs.snapshot import snapshot  # noqa: PLC0415 - of this job alone
 
-    target = pipeline.target
-    assert isinstance(target, Snapshot)  # noqa: S101 - chosen by its type
     return snapshot(spark, pipeline.source.format_options(), target=target.stream)
 
 
-def _run_publish(spark: SparkSession, pipeline: Pipeline) -> Struct:
+@_done.register
+def _publish(target: Publish, spark: SparkSession, pipeline: Pipeline) -> Struct:
     from headwater.spark.jobs.publish import publish  # noqa: PLC0415 - of this job alone
 
-    target = pipeline.target
-    assert isinstance(target, Publish)  # noqa: S101 - chosen by its type
     rows = transformed(spark, rows_now(spark, pipeline.source), pipeline.transform)
     options = {name: one for name, one in target.request_options().items() if name != "url"}
     return publish(
@@ -195,17 +194,3 @@ def _run_publish(spark: SparkSession, pipeline: Pipeline) -> Struct:
         writer=pipeline.name,
         options=options,
     )
-
-
-_STARTS: Final[dict[type[Any], Callable[[SparkSession, Pipeline], StreamingQuery]]] = {
-    StreamTarget: _start_stream,
-    TableTarget: _start_table,
-    Materialize: _start_materialize,
-    Project: _start_project,
-    Archive: _start_archive,
-}
-_JOBS: Final[dict[type[Any], Callable[[SparkSession, Pipeline], Struct]]] = {
-    Restore: _run_restore,
-    Snapshot: _run_snapshot,
-    Publish: _run_publish,
-}

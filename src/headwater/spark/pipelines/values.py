@@ -92,6 +92,13 @@ class StreamTarget(
     def place(self) -> str:
         return self.stream or "the streams that rows name"
 
+    def format_options(self) -> dict[str, str]:
+        """Give the options as `df.writeStream.format("headwater")` takes them."""
+        told = self.request_options()
+        if self.stream is not None:
+            told["stream"] = self.stream
+        return told | {name: as_text(value) for name, value in self.options.items()}
+
 
 class TableTarget(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="table"
