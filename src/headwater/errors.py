@@ -46,7 +46,12 @@
     │   │   ├── ArchiveDamaged     files of it are missing, or hold something else
     │   │   └── ArchiveGap         messages are missing between what it holds
     │   ├── RestoreRefused         streams could not be restored
-    │   └── SnapshotRefused        a snapshot of a stream can't be made
+    │   ├── SnapshotRefused        a snapshot of a stream can't be made
+    │   └── PipelineError          a pipeline can't run, or has failed
+    │       ├── NoSpark            PySpark is not installed
+    │       ├── BadPipeline        its file says what can't be done
+    │       ├── CheckpointTaken    another process runs on its checkpoint
+    │       └── CheckpointUnreadable  a file of its checkpoint is not what Spark writes
     └── ClientError                a request to a stream server has failed
         ├── ClientClosed           the client was closed, so nothing was sent
         ├── Unreachable            no connection could be made, so nothing was sent
@@ -77,6 +82,8 @@
 What the protocol refuses (a missing stream, a fenced producer, a closed stream) is not an error on
 the server's side but an answer: see `headwater.protocol.refusals`. A client raises it as an error.
 """
+
+from collections.abc import Sequence
 
 
 class HeadwaterError(Exception):
@@ -724,6 +731,55 @@ class BatchRefused(SparkError):
     def __init__(self, stream: str, reason: str) -> None:
         super().__init__(f"'{stream}' did not take the batch: {reason}")
         self.stream = stream
+
+
+class PipelineError(SparkError):
+    """A pipeline can't run, or has failed."""
+
+
+class NoSpark(PipelineError):
+    """PySpark is not installed, or not whole."""
+
+    def __init__(self, missing: str) -> None:
+        super().__init__(
+            f"Pipelines need Spark, and the package {missing} is not installed. Install it with: "
+            "pip install 'headwater[spark]'"
+        )
+        self.missing = missing
+
+
+class BadPipeline(PipelineError):
+    """A pipeline says what can't be done; `problems` are all of them."""
+
+    def __init__(self, name: str, problems: Sequence[object]) -> None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"The pipeline {name} can't run:{lines}")
+        self.name = name
+        self.problems = problems
+
+
+class CheckpointTaken(PipelineError):
+    """Another process runs on the checkpoint."""
+
+    def __init__(self, folder: str, holder: str) -> None:
+        who = f"process {holder}" if holder else "another process"
+        super().__init__(
+            f"The checkpoint '{folder}' is in use by {who}: a pipeline runs once at a time. Stop "
+            "that one, or give this pipeline another name or checkpoint."
+        )
+        self.folder = folder
+        self.holder = holder
+
+
+class CheckpointUnreadable(PipelineError):
+    """A file of a checkpoint is not what Spark writes."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(
+            f"'{file}' can't be read as a part of a checkpoint: {reason}. Restore it from a copy, "
+            "or begin anew with another checkpoint."
+        )
+        self.file = file
 
 
 class StreamDiffers(SparkError):
