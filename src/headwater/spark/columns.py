@@ -91,7 +91,7 @@ class Columns(Struct):
 
     def _record_batch(self, columns: dict[str, pa.Array], stream: str) -> pa.RecordBatch:
         count = len(columns["offset"])
-        columns["stream"] = pa.repeat(pa.scalar(stream, pa.string()), count)
+        columns["stream"] = pa.repeat(array_of([stream], pa.string())[0], count)
         empty = [name for name in self.schema.names if name not in columns]
         columns |= {name: pa.nulls(count, self.schema.field(name).type) for name in empty}
         arrays = [columns[name] for name in self.schema.names]

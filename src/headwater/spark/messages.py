@@ -203,8 +203,11 @@ class _StateShape(Shape):
         }
 
 
+_NO_TEXT: Final = array_of([""], pa.string())[0]
+
+
 def _is_said(texts: pa.StringArray) -> pa.BooleanArray:
-    return pc.fill_null(pc.greater(pc.binary_length(texts), 0), fill_value=False)
+    return pc.and_kleene(texts.is_valid(), pc.not_equal(texts, _NO_TEXT))
 
 
 # Runs
