@@ -138,19 +138,16 @@ class Columns(Struct):
             rows = shape.parse_all(layout.data)[: len(layout)]
         except _ERRORS:
             rows, reasons = _parsed_one_by_one(shape, layout)
-        try:
-            columns = shape.columns(rows, self.schema)
-        except pa.ArrowInvalid:
-            found = shape.misfits(rows, self.schema)
-        else:
-            found = shape.complaints(columns)
-        reasons = found | reasons
+        reasons = shape.complaints(rows, self.schema) | reasons
+        rows = _without(rows, reasons)
+        columns = shape.columns(rows, self.schema)
+        broken = shape.broken_rules(rows, columns)
+        reasons = broken | reasons
         if reasons and CORRUPT not in self.schema.names:
             at = min(reasons)
             raise CorruptMessage(stream, layout.offset(at), self.mode, reasons[at])
-        if found:
-            rows = [shape.blank if at in reasons else row for at, row in enumerate(rows)]
-            columns = shape.columns(rows, self.schema)
+        if broken:
+            columns = shape.columns(_without(rows, broken), self.schema)
         columns[CORRUPT] = _corrupt_texts(layout, reasons)
         return columns
 
@@ -163,8 +160,12 @@ def _parsed_one_by_one(shape: Shape, layout: Layout) -> tuple[list[Any], dict[in
             rows.append(shape.parse_one(layout.text(at)))
         except _ERRORS as error:
             reasons[at] = str(error)
-            rows.append(shape.blank)
+            rows.append(None)
     return rows, reasons
+
+
+def _without(rows: list[Any], reasons: dict[int, str]) -> list[Any]:
+    return [None if at in reasons else row for at, row in enumerate(rows)] if reasons else rows
 
 
 def _corrupt_texts(layout: Layout, reasons: dict[int, str]) -> pa.StringArray:

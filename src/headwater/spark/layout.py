@@ -64,7 +64,7 @@ class Layout(Struct, frozen=True):
         texts = np.empty((len(self), width), np.uint8)
         texts[:, : len(self.epoch)] = np.frombuffer(self.epoch.encode(), np.uint8)
         texts[:, len(self.epoch) :] = words.view(np.uint8)
-        ends = np.arange(0, (len(self) + 1) * width, width, np.int32)
+        ends = np.arange(len(self) + 1, dtype=np.int32) * np.int32(width)
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(texts)]
         return pa.Array.from_buffers(pa.string(), len(self), buffers)
 

@@ -4,6 +4,7 @@ Fields become `msgspec` types, so that one pass parses, checks and takes apart a
 is only carried along (values of changes, data of events) stays as it was written.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -12,13 +13,17 @@ from typing import Annotated, Any, Final, TypedDict
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct
 from pyspark.sql import types as t
 
 from headwater.errors import BadOption
 from headwater.spark.arrays import ABSENT, array_of, carried, field_name, values_at
+from headwater.state.checking import Violation, check
+from headwater.state.events import Control, ControlEvent, NonEmpty, Operation
+from headwater.state.timestamps import is_timestamp
 
 CORRUPT: Final = "_corrupt"
+_NO_TEXT: Final = re.compile(rb'[^"]|""')
 _OUTSIDE: Final = ("stream", "offset", CORRUPT)
 
 _SIMPLE: Final[dict[type[t.DataType], Any]] = {
@@ -44,16 +49,16 @@ class Shape:
     carried: frozenset[str] = frozenset()
     """The columns of JSON that stays as it was written."""
     checked: frozenset[str] = frozenset()
-    """The columns of text that `complaints` looks at."""
+    """The columns, all of text, that `broken_rules` looks at."""
 
     def __init__(
         self, kind: type[Struct], paths: Mapping[str, str], *, strict: bool = True
     ) -> None:
-        self._all: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[kind], strict=strict)
+        array: Any = list[kind]  # type: ignore[valid-type] # made from a schema
+        self._all = msgspec.json.Decoder(array, strict=strict)
         self._one = msgspec.json.Decoder(kind, strict=strict)
         self._values = {name: values_at(path) for name, path in paths.items()}
-        self.blank: Any = _blank(kind)
-        """What stands for a corrupt message: one with nothing in it."""
+        self._blank = _blank(kind)
 
     def parse_all(self, data: bytes) -> list[Any]:
         """Parse a JSON array of messages."""
@@ -64,8 +69,11 @@ class Shape:
         """Parse one message."""
         return self._one.decode(data)
 
-    def columns(self, rows: Sequence[Any], schema: pa.Schema) -> dict[str, pa.Array]:
-        """Make the columns of a schema; raises `ArrowInvalid` where a value has no room in one."""
+    def columns(self, parsed: Sequence[Any], schema: pa.Schema) -> dict[str, pa.Array]:
+        """Make the columns of a schema; what could not be parsed is null."""
+        rows = parsed
+        if None in parsed:
+            rows = [self._blank if row is None else row for row in parsed]
         return {
             name: self._column(name, values(rows), schema)
             for name, values in self._values.items()
@@ -77,20 +85,30 @@ class Shape:
             return carried(values)
         return array_of(values, pa.string() if name in self.checked else schema.field(name).type)
 
-    def complaints(self, columns: Mapping[str, pa.Array]) -> dict[int, str]:  # noqa: ARG002 - for modes that have any
+    def complaints(self, parsed: Sequence[Any], schema: pa.Schema) -> dict[int, str]:
+        """Find what parsed, but has no room in its column."""
+        found: dict[int, str] = {}
+        for name, values in self._values.items():
+            if name in schema.names and _has_decimals(schema.field(name).type):
+                for at, row in enumerate(parsed):
+                    try:
+                        self._column(name, [] if row is None else values([row]), schema)
+                    except pa.ArrowInvalid as error:
+                        found[at] = f"{error} - at `$.{name}`"
+        return found
+
+    def broken_rules(
+        self,
+        parsed: Sequence[Any],  # noqa: ARG002 - for modes that have rules
+        columns: Mapping[str, pa.Array],  # noqa: ARG002 - for modes that have rules
+    ) -> dict[int, str]:
         """Find what parsed, but is still not what the mode reads."""
         return {}
 
-    def misfits(self, rows: Sequence[Any], schema: pa.Schema) -> dict[int, str]:
-        """Find what has no room in its column."""
-        found: dict[int, str] = {}
-        for name, values in self._values.items():
-            for at, value in enumerate(values(rows) if name in schema.names else ()):
-                try:
-                    self._column(name, [value], schema)
-                except pa.ArrowInvalid as error:
-                    found[at] = f"{error} - at `$.{name}`"
-        return found
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return pa.types.is_decimal(kind) or any(map(_has_decimals, inner))
 
 
 def _blank(kind: type[Struct]) -> Struct:
@@ -108,15 +126,16 @@ def _blank(kind: type[Struct]) -> Struct:
 class _SchemaShape(Shape):
     """A shape that is pickled as the schema that it came from."""
 
-    def __init__(self, schema: t.StructType) -> None:
+    def __init__(self, schema: t.StructType, outside: tuple[str, ...] = _OUTSIDE) -> None:
         self._schema = schema
-        fields = [field for field in schema if field.name not in _OUTSIDE]
+        self._outside = outside
+        fields = [field for field in schema if field.name not in outside]
         kinds = [_json_type(field.dataType, field.name) for field in fields]
         kind = _class_of("Message", fields, kinds)
         super().__init__(kind, {field.name: field_name(at) for at, field in enumerate(fields)})
 
     def __reduce__(self) -> Any:
-        return _SchemaShape, (self._schema,)
+        return _SchemaShape, (self._schema, self._outside)
 
 
 def shape_of_schema(schema: t.StructType) -> Shape:
@@ -125,6 +144,11 @@ def shape_of_schema(schema: t.StructType) -> Shape:
         if name in schema.fieldNames() and not isinstance(schema[name].dataType, t.StringType):
             raise BadOption("schema", f"'{name}' is not a field of messages, and is a string")
     return _SchemaShape(schema)
+
+
+def shape_of_values(schema: t.StructType) -> Shape:
+    """Read JSON values as objects with the fields of a schema, whatever they are called."""
+    return _SchemaShape(schema, ())
 
 
 def _class_of(name: str, fields: Sequence[t.StructField], kinds: Sequence[Any]) -> type[Struct]:
@@ -162,52 +186,102 @@ def _json_type(kind: t.DataType, where: str, *, in_map: bool = False) -> Any:
 # State
 
 
+# A field that is not there is None; one that is null is none of these types, and is looked at again
+# by all the rules.
+
+
 class _ChangeHeaders(Struct, gc=False):
-    operation: str | None = None
-    control: str | None = None
-    txid: str | None = None
-    timestamp: str | None = None
+    operation: Operation = None  # type: ignore[assignment] # stands for nothing
+    control: Control = None  # type: ignore[assignment] # stands for nothing
+    txid: NonEmpty = None  # type: ignore[assignment] # stands for nothing
+    timestamp: str = None  # type: ignore[assignment] # stands for nothing
+    offset: Raw = ABSENT
 
 
 class _ChangeEvent(Struct, gc=False):
     headers: _ChangeHeaders
-    type: str | None = None
-    key: str | None = None
+    type: NonEmpty = None  # type: ignore[assignment] # stands for nothing
+    key: NonEmpty = None  # type: ignore[assignment] # stands for nothing
     value: Raw = ABSENT
     old_value: Raw = ABSENT
 
 
+class _Carried(Struct):
+    value: Raw = ABSENT
+    old_value: Raw = ABSENT
+
+
+_CARRIED: Final = msgspec.json.Decoder(_Carried)
+_DELETE: Final = array_of(["delete"], pa.string())[0]
+_TIMESTAMPS: Final = values_at("headers.timestamp")
+
+
 class _StateShape(Shape):
     carried = frozenset({"value", "old_value"})
-    checked = frozenset({"type", "key", "operation", "control"})
+    checked = frozenset({"type", "key", "value", "operation", "control"})
 
     def __init__(self) -> None:
-        of_headers = _ChangeHeaders.__struct_fields__
-        of_event = [name for name in _ChangeEvent.__struct_fields__ if name != "headers"]
-        paths = {name: name for name in of_event} | {name: f"headers.{name}" for name in of_headers}
-        super().__init__(_ChangeEvent, paths)
+        of_event = {name: name for name in ("type", "key", "value", "old_value")}
+        of_headers = ("operation", "txid", "timestamp", "control")
+        super().__init__(_ChangeEvent, of_event | {name: f"headers.{name}" for name in of_headers})
 
     def __reduce__(self) -> Any:
         return _StateShape, ()
 
-    def complaints(self, columns: Mapping[str, pa.Array]) -> dict[int, str]:
-        is_control = columns["control"].is_valid()
-        is_change = columns["operation"].is_valid()
-        is_named = pc.and_(_is_said(columns["type"]), _is_said(columns["key"]))
-        is_fine = pc.or_(is_control, pc.and_(is_change, is_named))
-        return {
-            at: "a change needs a type and a key"
-            if is_change[at].as_py()
-            else "its headers have neither an operation nor a control"
-            for at in pc.indices_nonzero(pc.invert(is_fine)).tolist()
-        }
+    def parse_one(self, data: bytes) -> Any:
+        """Read one message by all the rules: also what has none may have failed the decoder."""
+        outcome = check(data)
+        if isinstance(outcome, Violation):
+            raise msgspec.ValidationError(str(outcome))
+        if isinstance(outcome, ControlEvent):
+            return _ChangeEvent(_ChangeHeaders(control=outcome.headers.control))
+        told, texts = outcome.headers, _CARRIED.decode(data)
+        headers = _ChangeHeaders(told.operation)
+        if told.txid is not UNSET:
+            headers.txid = told.txid
+        if told.timestamp is not UNSET:
+            headers.timestamp = told.timestamp
+        return _ChangeEvent(headers, outcome.type, outcome.key, texts.value, texts.old_value)
+
+    def broken_rules(
+        self, parsed: Sequence[Any], columns: Mapping[str, pa.Array]
+    ) -> dict[int, str]:
+        """Look closer at all that is not plainly a change."""
+        is_named = pc.and_(columns["type"].is_valid(), columns["key"].is_valid())
+        is_removal = pc.equal(columns["operation"], _DELETE)
+        is_whole = pc.and_(is_named, pc.or_kleene(columns["value"].is_valid(), is_removal))
+        is_change = pc.and_(columns["operation"].is_valid(), columns["control"].is_null())
+        odd = pc.indices_nonzero(pc.invert(pc.and_kleene(is_change, is_whole))).tolist()
+        events = [(at, parsed[at]) for at in odd if parsed[at] is not None]
+        if not all(text is None or is_timestamp(text) for text in _timestamps(parsed)):
+            events = [(at, event) for at, event in enumerate(parsed) if event is not None]
+        reasons = ((at, _broken_rule(event)) for at, event in events)
+        return {at: reason for at, reason in reasons if reason is not None}
 
 
-_NO_TEXT: Final = array_of([""], pa.string())[0]
+def _timestamps(parsed: Sequence[Any]) -> set[str | None]:
+    """Give the different timestamps of events; many are the same."""
+    return set(_TIMESTAMPS(parsed if None not in parsed else [row for row in parsed if row]))
 
 
-def _is_said(texts: pa.StringArray) -> pa.BooleanArray:
-    return pc.and_kleene(texts.is_valid(), pc.not_equal(texts, _NO_TEXT))
+def _broken_rule(event: _ChangeEvent) -> str | None:
+    """Tell what the types don't: the rules are those of `headwater.state.checking`."""
+    headers = event.headers
+    if headers.operation is None:
+        if headers.control is None:
+            return "headers: has neither an operation nor a control"
+        if len(headers.offset) and _NO_TEXT.match(bytes(headers.offset)):
+            return "headers.offset: must be a text that is not empty"
+        return None
+    if headers.control is not None:
+        return "headers: has both an operation and a control, so it is neither"
+    if event.type is None or event.key is None:
+        return "a change needs a type and a key"
+    if not len(event.value) and headers.operation != "delete":
+        return f"value: is missing, and {headers.operation} sets it"
+    if headers.timestamp is not None and not is_timestamp(headers.timestamp):
+        return "headers.timestamp: must be an RFC 3339 timestamp, such as 2025-01-15T10:30:00Z"
+    return None
 
 
 # Runs
