@@ -4,6 +4,9 @@ Only modes that look into messages parse them: all at once, and one by one where
 the corrupt ones.
 """
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -78,7 +81,8 @@ class Columns(Struct):
         if self.shape is None:
             columns = {"value": self._value(layout.texts())}
         else:
-            columns = self._parsed(self.shape, layout, piece.stream)
+            with _no_collection():
+                columns = self._parsed(self.shape, layout, piece.stream)
         columns["offset"] = layout.offsets()
         rows = self._record_batch(columns, piece.stream)
         return rows if self.types is None else rows.filter(self._wanted(columns, self.types))
@@ -150,6 +154,18 @@ class Columns(Struct):
             columns = shape.columns(_without(rows, broken), self.schema)
         columns[CORRUPT] = _corrupt_texts(layout, reasons)
         return columns
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the collector from looking, again and again, through what has no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _parsed_one_by_one(shape: Shape, layout: Layout) -> tuple[list[Any], dict[int, str]]:
