@@ -18,6 +18,9 @@ from msgspec import Raw
 Values = Sequence[Any]
 """What one field holds, message by message; None where there is nothing."""
 
+Places = npt.NDArray[np.int64] | None
+"""For each row which of the values it has, in order, -1 for none; None if each has its own."""
+
 ABSENT: Final = Raw(b"")
 """What stands for a value that would be carried along; JSON has no empty one."""
 
@@ -37,78 +40,87 @@ def values_at(path: str) -> Callable[[Values], list[Any]]:
     return take
 
 
-def array_of(values: Values, kind: pa.DataType) -> pa.Array:
-    """Make an array of values that were parsed and checked."""
-    make = next((make for is_kind, make in _MAKERS if is_kind(kind)), None)
-    if make is None:
-        return pa.array(values, kind)
+def array_of(values: Values, kind: pa.DataType, places: Places = None) -> pa.Array:
+    """Make an array of values that were parsed and checked; `places` says which goes where."""
+    make = next((make for is_kind, make in _MAKERS if is_kind(kind)), _others)
     try:
-        return make(values, kind)
+        return make(values, kind, places)
     except (TypeError, AttributeError):
         # Looking for None beforehand would cost every column what only some need.
         present = [value for value in values if value is not None]
         if len(present) == len(values):
             raise
     if not present:
-        return pa.nulls(len(values), kind)
-    return make(present, kind).take(_places(values))
+        return pa.nulls(len(values if places is None else places), kind)
+    is_there = np.fromiter([value is not None for value in values], np.bool_, len(values))
+    inner = np.where(is_there, np.cumsum(is_there) - 1, -1)
+    if places is not None:
+        inner = np.where(places < 0, -1, inner[places])
+    return make(present, kind, inner)
 
 
 def carried(values: Sequence[Raw]) -> pa.StringArray:
     """Make an array of JSON that is carried along as it was written."""
     lengths = np.fromiter(map(len, values), np.int32, len(values))
     present = lengths > 0
-    buffers = [None if present.all() else _bits(present), _ends(lengths), b"".join(values)]
-    return _array(pa.string(), len(values), buffers)
+    valid = None if present.all() else _bits(present)
+    return _array(pa.string(), len(values), valid, _ends(lengths), b"".join(values))
 
 
 # What makes arrays of values none of which is None; it fails where one is.
 
 
-def _strings(values: Values, kind: pa.DataType) -> pa.Array:
+def _strings(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
     data = _MARK.join(values).encode()
-    bytes_ = np.frombuffer(data, np.uint8)
-    marks = np.flatnonzero(bytes_ == ord(_MARK))
-    if len(marks) != len(values) - 1:  # a text holds one
-        texts = [text.encode() for text in values]
-        lengths = np.fromiter(map(len, texts), np.int32, len(texts))
-        return _array(kind, len(texts), [None, _ends(lengths), b"".join(texts)])
-    ends = np.zeros(len(values) + 1, np.int32)
-    ends[1:-1] = marks - np.arange(len(marks))
-    ends[-1] = len(data) - len(marks)
-    return _array(kind, len(values), [None, ends, data.translate(None, _MARK.encode())])
+    marks = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(_MARK))
+    if len(marks) == len(values) - 1:
+        ends = np.empty(len(values) + 1, np.int32)
+        ends[0] = 0
+        ends[1:-1] = marks - np.arange(len(marks))
+        ends[-1] = len(data) - len(marks)
+    else:  # a text holds one
+        ends = _ends(np.fromiter((len(text.encode()) for text in values), np.int32, len(values)))
+        return _array(kind, *_spread_ends(ends, places), "".join(values).encode())
+    return _array(kind, *_spread_ends(ends, places), data.translate(None, _MARK.encode()))
 
 
-def _numbers(values: Values, kind: pa.DataType) -> pa.Array:
-    return _array(kind, len(values), [None, np.fromiter(values, _WIDTHS[kind], len(values))])
+def _numbers(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
+    return _array(kind, *_spread(np.fromiter(values, _WIDTHS[kind], len(values)), places))
 
 
-def _doubles(values: Values, kind: pa.DataType) -> pa.Array:
+def _doubles(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
     numbers = np.fromiter(values, np.float64, len(values))
     if np.isnan(numbers).any():
         raise TypeError  # JSON has no such number: it was None
-    return _array(kind, len(values), [None, numbers])
+    return _array(kind, *_spread(numbers, places))
 
 
-def _booleans(values: Values, kind: pa.DataType) -> pa.Array:
-    truths = np.fromiter(values, np.uint8, len(values))
-    return _array(kind, len(values), [None, _bits(truths)])
+def _booleans(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
+    count, valid, truths = _spread(np.fromiter(values, np.uint8, len(values)), places)
+    return _array(kind, count, valid, _bits(truths))
 
 
-def _objects(values: Values, kind: pa.DataType) -> pa.Array:
+def _objects(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
     fields = [
-        array_of(values_at(field_name(at))(values), field.type) for at, field in enumerate(kind)
+        array_of(values_at(field_name(at))(values), field.type, places)
+        for at, field in enumerate(kind)
     ]
-    return _array(kind, len(values), [None], fields)
+    count = len(values if places is None else places)
+    return _array(kind, count, _valid(places), children=fields)
 
 
-def _lists(values: Values, kind: pa.DataType) -> pa.Array:
-    lengths = np.fromiter(map(len, values), np.int32, len(values))
+def _lists(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
+    ends = _ends(np.fromiter(map(len, values), np.int32, len(values)))
     items = array_of(list(chain.from_iterable(values)), kind.value_type)
-    return _array(kind, len(values), [None, _ends(lengths)], [items])
+    return _array(kind, *_spread_ends(ends, places), children=[items])
 
 
-_MAKERS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Values, Any], pa.Array]], ...]] = (
+def _others(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
+    array = pa.array(values, kind)
+    return array if places is None else array.take(_array(pa.int64(), *_spread(places, places)))
+
+
+_MAKERS: Final[tuple[tuple[Callable[[Any], bool], Callable[..., pa.Array]], ...]] = (
     (pa.types.is_string, _strings),
     (pa.types.is_integer, _numbers),
     (pa.types.is_float64, _doubles),
@@ -121,17 +133,32 @@ _MARK: Final = "\0"
 
 
 def _array(
-    kind: pa.DataType, count: int, buffers: Sequence[Any], children: list[pa.Array] | None = None
+    kind: pa.DataType, count: int, *buffers: Any, children: list[pa.Array] | None = None
 ) -> pa.Array:
     held = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
     return pa.Array.from_buffers(kind, count, held, children=children)
 
 
-def _places(values: Values) -> pa.Array:
-    """Say for each value which one of those present it is; null where it is None."""
-    present = np.fromiter([value is not None for value in values], np.bool_, len(values))
-    places = np.cumsum(present, dtype=np.int32) - np.int32(1)
-    return _array(pa.int32(), len(values), [_bits(present), places])
+def _spread(numbers: npt.NDArray[Any], places: Places) -> tuple[int, Any, npt.NDArray[Any]]:
+    """Give how many rows there are, which of them have a number, and the numbers."""
+    if places is None:
+        return len(numbers), None, numbers
+    return len(places), _valid(places), numbers[places]
+
+
+def _spread_ends(
+    ends: npt.NDArray[np.int32], places: Places
+) -> tuple[int, Any, npt.NDArray[np.int32]]:
+    """Give the same of what has ends; rows without a value end where the one before does."""
+    if places is None:
+        return len(ends) - 1, None, ends
+    spread = np.zeros(len(places) + 1, np.int32)
+    spread[1:] = ends[np.maximum.accumulate(places) + 1]
+    return len(places), _valid(places), spread
+
+
+def _valid(places: Places) -> npt.NDArray[np.uint8] | None:
+    return None if places is None else _bits(places >= 0)
 
 
 def _ends(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -71,20 +71,25 @@ class Columns(Struct):
         arrow = to_arrow_schema(schema, timezone="UTC")
         return Columns(mode, arrow, options.value_type, shape, options.types)
 
-    def rows(self, batch: Batch, piece: Range) -> pa.RecordBatch:
+    def batches(self, batch: Batch, piece: Range) -> Iterator[pa.RecordBatch]:
         """Give the rows of a batch that lie within a range."""
         if not batch.is_json and batch.data:
-            return self._whole(batch, piece)
+            yield self._whole(batch, piece)
+            return
         layout = lay_out(batch, piece)
-        if not len(layout):
-            return self._record_batch({"offset": pa.nulls(0, pa.string())}, piece.stream)
+        if len(layout):
+            size = len(layout.data) if self.shape is None else self.shape.part_bytes
+            for part in layout.parts(size):
+                yield self._rows(part, piece.stream)
+
+    def _rows(self, layout: Layout, stream: str) -> pa.RecordBatch:
         if self.shape is None:
             columns = {"value": self._value(layout.texts())}
         else:
             with _no_collection():
-                columns = self._parsed(self.shape, layout, piece.stream)
+                columns = self._parsed(self.shape, layout, stream)
         columns["offset"] = layout.offsets()
-        rows = self._record_batch(columns, piece.stream)
+        rows = self._record_batch(columns, stream)
         return rows if self.types is None else rows.filter(self._wanted(columns, self.types))
 
     def _wanted(self, columns: dict[str, pa.Array], types: frozenset[str]) -> pa.BooleanArray:

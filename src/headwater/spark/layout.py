@@ -4,6 +4,8 @@ A Headwater server separates messages by a comma and a line break, which no mess
 offset tells a byte position. So the places of the line breaks give the offset behind each message.
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -36,6 +38,19 @@ class Layout(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.behind)
+
+    def parts(self, size: int) -> Iterator["Layout"]:
+        """Give the messages in parts of about so many bytes."""
+        if len(self.data) <= size:
+            yield self
+            return
+        cuts = np.searchsorted(self.behind, np.arange(size, len(self.data), size))
+        for first, last in pairwise((0, *dict.fromkeys(cuts[cuts > 0].tolist()), len(self))):
+            if first < last:
+                start = 1 if first == 0 else int(self.behind[first - 1]) + 1
+                data = b"[%b]" % self.data[start : int(self.behind[last - 1]) - 1]
+                behind = self.behind[first:last] - (start - 1)
+                yield Layout(data, behind, self.begin + start - 1, self.epoch)
 
     def text(self, at: int) -> bytes:
         """Give one message as it was written."""

@@ -46,6 +46,8 @@ _SIMPLE: Final[dict[type[t.DataType], Any]] = {
 class Shape:
     """How to parse messages, and which columns come of them."""
 
+    part_bytes: int = 1 << 30
+    """How much to take apart at a time."""
     carried: frozenset[str] = frozenset()
     """The columns of JSON that stays as it was written."""
     checked: frozenset[str] = frozenset()
@@ -125,6 +127,8 @@ def _blank(kind: type[Struct]) -> Struct:
 
 class _SchemaShape(Shape):
     """A shape that is pickled as the schema that it came from."""
+
+    part_bytes = 256 * 1024  # the objects of so much stay in the cache of a core
 
     def __init__(self, schema: t.StructType, outside: tuple[str, ...] = _OUTSIDE) -> None:
         self._schema = schema
