@@ -117,7 +117,9 @@ def _lists(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
 
 def _others(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
     array = pa.array(values, kind)
-    return array if places is None else array.take(_array(pa.int64(), *_spread(places, places)))
+    if places is None:
+        return array
+    return array.take(_array(pa.int64(), len(places), _valid(places), np.maximum(places, 0)))
 
 
 _MAKERS: Final[tuple[tuple[Callable[[Any], bool], Callable[..., pa.Array]], ...]] = (

@@ -150,7 +150,7 @@ class Columns(Struct):
         reasons = shape.complaints(rows, self.schema) | reasons
         rows = _without(rows, reasons)
         columns = shape.columns(rows, self.schema)
-        broken = shape.broken_rules(rows, columns)
+        broken = shape.broken_rules(columns)
         reasons = broken | reasons
         if reasons and CORRUPT not in self.schema.names:
             at = min(reasons)

@@ -4,7 +4,6 @@ Fields become `msgspec` types, so that one pass parses, checks and takes apart a
 is only carried along (values of changes, data of events) stays as it was written.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -13,17 +12,13 @@ from typing import Annotated, Any, Final, TypedDict
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import UNSET, Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct
 from pyspark.sql import types as t
 
 from headwater.errors import BadOption
 from headwater.spark.arrays import ABSENT, array_of, carried, field_name, values_at
-from headwater.state.checking import Violation, check
-from headwater.state.events import Control, ControlEvent, NonEmpty, Operation
-from headwater.state.timestamps import is_timestamp
 
 CORRUPT: Final = "_corrupt"
-_NO_TEXT: Final = re.compile(rb'[^"]|""')
 _OUTSIDE: Final = ("stream", "offset", CORRUPT)
 
 _SIMPLE: Final[dict[type[t.DataType], Any]] = {
@@ -101,7 +96,6 @@ class Shape:
 
     def broken_rules(
         self,
-        parsed: Sequence[Any],  # noqa: ARG002 - for modes that have rules
         columns: Mapping[str, pa.Array],  # noqa: ARG002 - for modes that have rules
     ) -> dict[int, str]:
         """Find what parsed, but is still not what the mode reads."""
@@ -190,102 +184,51 @@ def _json_type(kind: t.DataType, where: str, *, in_map: bool = False) -> Any:
 # State
 
 
-# A field that is not there is None; one that is null is none of these types, and is looked at again
-# by all the rules.
-
-
 class _ChangeHeaders(Struct, gc=False):
-    operation: Operation = None  # type: ignore[assignment] # stands for nothing
-    control: Control = None  # type: ignore[assignment] # stands for nothing
-    txid: NonEmpty = None  # type: ignore[assignment] # stands for nothing
-    timestamp: str = None  # type: ignore[assignment] # stands for nothing
-    offset: Raw = ABSENT
+    operation: str | None = None
+    control: str | None = None
+    txid: str | None = None
+    timestamp: str | None = None
 
 
 class _ChangeEvent(Struct, gc=False):
     headers: _ChangeHeaders
-    type: NonEmpty = None  # type: ignore[assignment] # stands for nothing
-    key: NonEmpty = None  # type: ignore[assignment] # stands for nothing
+    type: str | None = None
+    key: str | None = None
     value: Raw = ABSENT
     old_value: Raw = ABSENT
 
 
-class _Carried(Struct):
-    value: Raw = ABSENT
-    old_value: Raw = ABSENT
-
-
-_CARRIED: Final = msgspec.json.Decoder(_Carried)
-_DELETE: Final = array_of(["delete"], pa.string())[0]
-_TIMESTAMPS: Final = values_at("headers.timestamp")
+_NO_TEXT: Final = array_of([""], pa.string())[0]
 
 
 class _StateShape(Shape):
     carried = frozenset({"value", "old_value"})
-    checked = frozenset({"type", "key", "value", "operation", "control"})
+    checked = frozenset({"type", "key", "operation", "control"})
 
     def __init__(self) -> None:
-        of_event = {name: name for name in ("type", "key", "value", "old_value")}
-        of_headers = ("operation", "txid", "timestamp", "control")
-        super().__init__(_ChangeEvent, of_event | {name: f"headers.{name}" for name in of_headers})
+        of_event = [name for name in _ChangeEvent.__struct_fields__ if name != "headers"]
+        of_headers = _ChangeHeaders.__struct_fields__
+        paths = {name: name for name in of_event} | {name: f"headers.{name}" for name in of_headers}
+        super().__init__(_ChangeEvent, paths)
 
     def __reduce__(self) -> Any:
         return _StateShape, ()
 
-    def parse_one(self, data: bytes) -> Any:
-        """Read one message by all the rules: also what has none may have failed the decoder."""
-        outcome = check(data)
-        if isinstance(outcome, Violation):
-            raise msgspec.ValidationError(str(outcome))
-        if isinstance(outcome, ControlEvent):
-            return _ChangeEvent(_ChangeHeaders(control=outcome.headers.control))
-        told, texts = outcome.headers, _CARRIED.decode(data)
-        headers = _ChangeHeaders(told.operation)
-        if told.txid is not UNSET:
-            headers.txid = told.txid
-        if told.timestamp is not UNSET:
-            headers.timestamp = told.timestamp
-        return _ChangeEvent(headers, outcome.type, outcome.key, texts.value, texts.old_value)
-
-    def broken_rules(
-        self, parsed: Sequence[Any], columns: Mapping[str, pa.Array]
-    ) -> dict[int, str]:
-        """Look closer at all that is not plainly a change."""
-        is_named = pc.and_(columns["type"].is_valid(), columns["key"].is_valid())
-        is_removal = pc.equal(columns["operation"], _DELETE)
-        is_whole = pc.and_(is_named, pc.or_kleene(columns["value"].is_valid(), is_removal))
-        is_change = pc.and_(columns["operation"].is_valid(), columns["control"].is_null())
-        odd = pc.indices_nonzero(pc.invert(pc.and_kleene(is_change, is_whole))).tolist()
-        events = [(at, parsed[at]) for at in odd if parsed[at] is not None]
-        if not all(text is None or is_timestamp(text) for text in _timestamps(parsed)):
-            events = [(at, event) for at, event in enumerate(parsed) if event is not None]
-        reasons = ((at, _broken_rule(event)) for at, event in events)
-        return {at: reason for at, reason in reasons if reason is not None}
+    def broken_rules(self, columns: Mapping[str, pa.Array]) -> dict[int, str]:
+        is_change = columns["operation"].is_valid()
+        is_named = pc.and_(_is_said(columns["type"]), _is_said(columns["key"]))
+        is_fine = pc.or_(columns["control"].is_valid(), pc.and_(is_change, is_named))
+        return {
+            at: "a change needs a type and a key"
+            if is_change[at].as_py()
+            else "its headers have neither an operation nor a control"
+            for at in pc.indices_nonzero(pc.invert(is_fine)).to_pylist()
+        }
 
 
-def _timestamps(parsed: Sequence[Any]) -> set[str | None]:
-    """Give the different timestamps of events; many are the same."""
-    return set(_TIMESTAMPS(parsed if None not in parsed else [row for row in parsed if row]))
-
-
-def _broken_rule(event: _ChangeEvent) -> str | None:
-    """Tell what the types don't: the rules are those of `headwater.state.checking`."""
-    headers = event.headers
-    if headers.operation is None:
-        if headers.control is None:
-            return "headers: has neither an operation nor a control"
-        if len(headers.offset) and _NO_TEXT.match(bytes(headers.offset)):
-            return "headers.offset: must be a text that is not empty"
-        return None
-    if headers.control is not None:
-        return "headers: has both an operation and a control, so it is neither"
-    if event.type is None or event.key is None:
-        return "a change needs a type and a key"
-    if not len(event.value) and headers.operation != "delete":
-        return f"value: is missing, and {headers.operation} sets it"
-    if headers.timestamp is not None and not is_timestamp(headers.timestamp):
-        return "headers.timestamp: must be an RFC 3339 timestamp, such as 2025-01-15T10:30:00Z"
-    return None
+def _is_said(texts: pa.StringArray) -> pa.BooleanArray:
+    return pc.and_kleene(texts.is_valid(), pc.not_equal(texts, _NO_TEXT))
 
 
 # Runs
