@@ -88,8 +88,9 @@ class Columns(Struct):
         else:
             with _no_collection():
                 columns = self._parsed(self.shape, layout, stream)
-        columns["offset"] = layout.offsets()
-        rows = self._record_batch(columns, stream)
+        if "offset" in self.schema.names:
+            columns["offset"] = layout.offsets()
+        rows = self._record_batch(columns, stream, len(layout))
         return rows if self.types is None else rows.filter(self._wanted(columns, self.types))
 
     def _wanted(self, columns: dict[str, pa.Array], types: frozenset[str]) -> pa.BooleanArray:
@@ -98,8 +99,9 @@ class Columns(Struct):
         everywhere = pc.or_(columns["control"].is_valid(), columns[CORRUPT].is_valid())
         return pc.or_(chosen, everywhere)
 
-    def _record_batch(self, columns: dict[str, pa.Array], stream: str) -> pa.RecordBatch:
-        count = len(columns["offset"])
+    def _record_batch(
+        self, columns: dict[str, pa.Array], stream: str, count: int
+    ) -> pa.RecordBatch:
         columns["stream"] = pa.repeat(array_of([stream], pa.string())[0], count)
         empty = [name for name in self.schema.names if name not in columns]
         columns |= {name: pa.nulls(count, self.schema.field(name).type) for name in empty}
@@ -125,7 +127,7 @@ class Columns(Struct):
                 ) from None
         offsets = pa.array([min(batch.offset, piece.end)], pa.string())
         columns = {"offset": offsets, "value": self._value(pa.array([data], pa.binary()))}
-        return self._record_batch(columns, piece.stream)
+        return self._record_batch(columns, piece.stream, 1)
 
     def _value(self, texts: pa.BinaryArray) -> pa.Array:
         if self.value_type == "binary":
