@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from bench.measure import percentile
 from bench.servers import Cores, headwater, running
@@ -81,6 +82,7 @@ def measure_reads(spark: SparkSession, url: str, folder: Path, size: int, turns:
     ways: dict[str, Callable[[], DataFrame]] = {
         "Spark's JSON reader on a file": lambda: spark.read.schema(SCHEMA).json(str(file)),
         "mode json, the same schema": lambda: stream(SCHEMA),
+        "mode raw, then from_json": lambda: stream().select(f.from_json("value", SCHEMA)),
         "mode state": lambda: stream(mode="state"),
         "mode raw": stream,
     }
