@@ -30,6 +30,7 @@ from bench.spark_data import SCHEMA, fill, long_events, short_events
 from bench.spark_lag import stream_lags, table_lags
 from headwater.spark import session
 
+ROOT: Final = Path(__file__).parents[1]
 READ_TARGET: Final = 0.8
 EVENTS_TARGET: Final = 250_000
 P50_TARGET, P99_TARGET = 1.0, 2.0
@@ -190,7 +191,7 @@ def measure_memory(url: str, size: int) -> list[Row]:
     for length in (small, size):
         fill(url, f"bench/memory/{length}", long_events(), size=length)
         command = [sys.executable, "-m", "bench.spark", "--driver", url, f"bench/memory/{length}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         held[length] = json.loads(done.stdout.splitlines()[-1])
     rows = []
     for name in held[size]:

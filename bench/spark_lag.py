@@ -55,7 +55,7 @@ def _event(number: int, due: float) -> str:
 def feeding(url: str, stream: str, rate: int, seconds: float, notes: Path) -> Iterator[None]:
     """Feed a stream meanwhile, and wait for the end of it."""
     command = [sys.executable, "-m", "bench.spark_lag", url, stream, str(rate), str(seconds)]
-    process = subprocess.Popen([*command, str(notes)])
+    process = subprocess.Popen([*command, str(notes)], cwd=Path(__file__).parents[1])
     try:
         yield
         if process.wait(seconds + _PATIENCE) != 0:
