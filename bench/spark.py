@@ -38,6 +38,7 @@ MEMORY_TARGET: Final = 1.25
 ROWS: Final = ("read", "materialize", "lag", "memory")
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "10000",
