@@ -43,6 +43,7 @@ else
 	$(BIN)/python -m bench.client
 	$(BIN)/python -m bench.runs
 	$(BIN)/python -m bench.state
+	$(BIN)/python -m bench.spark
 endif
 
 requirements: $(VENV)/.dev ## compile the pinned requirements anew
