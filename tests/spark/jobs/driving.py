@@ -28,6 +28,7 @@ _QUERIES: Final[dict[str, Callable[..., StreamingQuery]]] = {
     "project": project,
 }
 
+
 def main(job: str, arguments: dict[str, Any]) -> None:
     spark = session("driving", master="local[2]", settings=SETTINGS)
     spark.sparkContext.setLogLevel("OFF")

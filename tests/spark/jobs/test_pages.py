@@ -19,8 +19,7 @@ from tests.support.server import ServerProcess
     [("materialize", 2), ("project", 3), ("publish", 3), ("archive", 2), ("snapshot", 2)],
 )
 def test_a_page_runs(
-    page: str,
-    outputs: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, outputs: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {"__name__": "page"}

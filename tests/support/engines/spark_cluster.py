@@ -65,5 +65,5 @@ def _start(stack: ExitStack, name: str, arguments: list[str], log: Path, port: i
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = [_CLASS, *arguments]
+    command: list[str | Path] = [_CLASS, *arguments]
     stack.enter_context(running(name, command, log, lambda: answers_tcp(port), environment))
