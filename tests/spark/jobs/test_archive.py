@@ -263,7 +263,7 @@ def test_killed_archives_are_gone_on_with_and_hold_every_message_once(
             until = time.monotonic() + PATIENCE
             while process.poll() is None and entries() < before + 2:
                 assert time.monotonic() < until
-                time.sleep(0.002)
+                time.sleep(0.01)
             kill(process)
     assert len(kept.rows(f"{room}/a")) < 1500
     kept.run()

@@ -252,7 +252,7 @@ def test_killed_restores_are_gone_on_with_and_leave_every_byte_once(
                     tail = byte_of(client.stream(path).head().next_offset)
                     if tail > tails[-1] + 500:
                         break
-                time.sleep(0.002)
+                time.sleep(0.01)
             kill(process)
         tails.append(byte_of(client.stream(path).head().next_offset))
     assert tails == sorted(set(tails))

@@ -229,7 +229,7 @@ def test_killed_snapshots_are_gone_on_with_and_leave_one(
                     tail = byte_of(pair.compact.head().next_offset)
                     if tail > tails[-1] + 2000:
                         break
-                time.sleep(0.002)
+                time.sleep(0.01)
             kill(process)
         tails.append(byte_of(pair.compact.head().next_offset))
         with StreamDB(pair.compact) as db:  # half a state is never seen
