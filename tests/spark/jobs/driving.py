@@ -29,7 +29,7 @@ _QUERIES: Final[dict[str, Callable[..., StreamingQuery]]] = {
 }
 KILLS: Final = max(1, int(os.environ.get("HEADWATER_SPARK_KILLS", "3")) // 3)
 """Of each job: one in `make test`, more in a longer run."""
-PATIENCE: Final = 120.0
+PATIENCE: Final = 240.0
 """A driver starts slowly on a busy machine."""
 
 
