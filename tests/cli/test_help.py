@@ -6,7 +6,7 @@ from tests.cli.conftest import Headwater
 
 COMMANDS = [
     *("serve", "create", "append", "read", "head", "close", "fork", "delete"),
-    *("subscriptions", "keys", "state", "runs"),
+    *("subscriptions", "keys", "state", "runs", "pipeline"),
     *("info", "check", "repair", "backup"),
 ]
 

@@ -13,6 +13,7 @@ import pytest
 
 from headwater.client import Client
 from headwater.state import change, encode_events
+from headwater.state.snapshots import end_event, start_event
 from tests.support.server import ServerProcess
 
 
@@ -87,6 +88,22 @@ def test_show_follows_until_the_stream_is_closed(server: ServerProcess) -> None:
         out, err = process.communicate(timeout=30)
     assert json.loads(out.splitlines()[-1])["value"] == 2
     assert "followed is closed and ends at offset" in err
+
+
+def test_show_starts_from_a_snapshot(server: ServerProcess) -> None:
+    with Client(server.url) as client:
+        good = client.stream("good").head().next_offset
+        begin = client.stream("good.snapshot").create().offset
+        events = [
+            start_event("good", good),
+            change("insert", "user", "only", {"in": "the snapshot"}).encode(),
+            end_event("good", good, begin),
+        ]
+        client.stream("good.snapshot").append_many(events)
+    result = run(server, "show", "good", "--snapshot", "good.snapshot", "--json")
+    assert [json.loads(line)["key"] for line in result.stdout.splitlines()] == ["only"]
+    result = run(server, "show", "chat/1", "--snapshot", "good.snapshot", code=1)
+    assert "holds snapshots of 'good'" in result.stderr
 
 
 def test_validate_lists_violations_with_positions(server: ServerProcess, tmp_path: Path) -> None:

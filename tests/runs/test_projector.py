@@ -1,9 +1,11 @@
 """The projector: follows all runs, survives restarts, measures its lag and raises alerts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import pytest
 
 from headwater.errors import RunStoreUnavailable
 from headwater.runs import RunStatus, RunStore, project
@@ -11,7 +13,7 @@ from headwater.runs.alerts import LAG_HIGH, NON_CONTIGUOUS, Alert, Alerts
 from headwater.runs.events import StoredEvent
 from headwater.runs.projection import Health
 from headwater.runs.projector import Options, Projector, Resync
-from headwater.runs.store import PAGE, Changes
+from headwater.runs.store import PAGE, Changes, Checkpoint
 from headwater.runs.stores.memory import MemoryRunStore
 from headwater.runs.stores.sqlite import SqliteRunStore
 from tests.suites.run_steps import (
@@ -33,6 +35,8 @@ class LateStore(MemoryRunStore):
         super().__init__()
         self.hidden: set[int] = set()
         self.down = False
+        self.full = False
+        self.position = ""
         self.fetches: list[int] = []
 
     async def fetch_events(
@@ -46,6 +50,39 @@ class LateStore(MemoryRunStore):
         if self.down:
             raise RunStoreUnavailable("here", "it is down")
         return await super().changes(mark, limit)
+
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> None:
+        if self.full:
+            raise RunStoreUnavailable("here", "it is full")
+        await super().save_checkpoints(checkpoints)
+
+    async def save_position(self, position: str) -> None:
+        self.position = position
+
+    async def load_position(self) -> str:
+        return self.position
+
+
+class CountingStore(SqliteRunStore):
+    """A store that tells which runs were read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.read: list[str] = []
+
+    async def fetch_each(
+        self, wanted: Sequence[tuple[str, int]], limit: int = PAGE
+    ) -> list[list[StoredEvent]]:
+        self.read += [run_id for run_id, _ in wanted]
+        return await super().fetch_each(wanted, limit)
+
+
+async def run_until_applied(projector: Projector, wanted: int) -> None:
+    """Run a projector until it has applied so many events; then stop it."""
+    task = asyncio.create_task(projector.run())
+    await until(lambda: projector.metrics().events_applied == wanted)
+    projector.stop()
+    await asyncio.wait_for(task, 5)
 
 
 def over(store: RunStore, scenario: Callable[[], Awaitable[None]]) -> None:
@@ -161,6 +198,74 @@ def test_another_projector_goes_on_from_the_checkpoints() -> None:
         store.fetches.clear()
         assert await Projector(store).catch_up() == 5
         assert store.fetches == [10]
+
+    over(store, scenario)
+
+
+def test_a_restarted_projector_looks_only_at_what_changed(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path / "runs.db")
+
+    async def scenario() -> None:
+        for number in range(20):
+            await append(store, *numbered(2, run=f"r{number}"))
+        await run_until_applied(Projector(store), wanted=40)
+        await append(store, *numbered(1, run="r7", first=3))
+        store.read.clear()
+        second = Projector(store)
+        assert await second.catch_up() == 1
+        assert store.read == ["r7"]
+
+    over(store, scenario)
+
+
+def test_a_restarted_projector_comes_back_to_an_open_gap() -> None:
+    store = LateStore()
+
+    async def scenario() -> None:
+        await append(store, *numbered(5))
+        store.hidden = {3}
+        first = Projector(store)
+        await run_until_applied(first, wanted=4)
+        assert first.health("run-001") is Health.STALE
+        # Nothing changes any more, and still the gap has to be given up one day.
+        second = Projector(store, Options(grace_seconds=0))
+        await second.catch_up()
+        await second.catch_up()
+        kept = await store.load_checkpoint("run-001")
+        assert kept is not None
+        assert (kept.contiguous_seq, kept.stale) == (5, False)
+
+    over(store, scenario)
+
+
+def test_a_position_that_means_nothing_here_is_no_obstacle(tmp_path: Path) -> None:
+    for number, text in enumerate(("", "{", '{"mark": 3}')):
+        store = CountingStore(tmp_path / f"runs-{number}.db")
+
+        async def scenario(store: CountingStore = store, text: str = text) -> None:
+            await append(store, *numbered(2))
+            await store.save_position(text)
+            await Projector(store).catch_up()
+            assert (await store.load_checkpoint("run-001")) is not None
+
+        over(store, scenario)
+
+
+def test_what_could_not_be_kept_is_kept_later() -> None:
+    store = LateStore()
+
+    async def scenario() -> None:
+        await append(store, *numbered(3))
+        store.full = True
+        projector = Projector(store)
+        with pytest.raises(RunStoreUnavailable):
+            await projector.catch_up()
+        store.full = False
+        assert await projector.catch_up() == 3
+        kept = await store.load_checkpoint("run-001")
+        assert kept is not None
+        assert kept.last_event_seq == 3
+        assert projector.metrics().runs_behind == 0
 
     over(store, scenario)
 

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -237,6 +239,30 @@ def test_runs_can_be_kept_elsewhere(serve: Serve, tmp_path: Path) -> None:
     with Wire(server.port) as wire:
         post(wire, "r", started("r"))
     assert (tmp_path / "elsewhere.db").exists()
+
+
+def test_a_damaged_file_of_runs_stops_the_start_and_says_what_to_do(
+    serve: Serve, tmp_path: Path
+) -> None:
+    options = ("--store", str(tmp_path / "data"))
+    server = serve(*options)
+    with Wire(server.port) as wire:
+        wire.ask("PUT", "/v1/stream/s", JSON)
+        post(wire, "r", started("r"))
+    assert server.stop() == 0
+    file = tmp_path / "data" / "runs.db"
+    file.write_bytes(b"x" * file.stat().st_size)
+    command = (sys.executable, "-m", "headwater", "serve", "--port", "0", *options)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert str(file) in refused.stderr
+    assert "move it away" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    file.rename(tmp_path / "runs.damaged")
+    server = serve(*options)
+    with Wire(server.port) as wire:
+        assert wire.ask("HEAD", "/v1/stream/s").status == 200
+        assert wire.ask("GET", "/v1/runs/r/snapshot").status == 404
 
 
 def test_a_server_that_is_not_asked_for_runs_makes_no_file(serve: Serve, tmp_path: Path) -> None:

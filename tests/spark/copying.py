@@ -1,33 +1,44 @@
-"""A driver that copies streams until it is killed or done.
+"""A driver that copies streams and makes tables of them until it is killed or done.
 
-`python -m tests.spark.copying URL CHECKPOINT PARTITIONS BYTES`
+`python -m tests.spark.copying URL FOLDER PARTITIONS BYTES`
 """
 
 import sys
 
 from headwater.spark import session
+from headwater.spark.jobs.materialize import materialize
 from tests.spark.conftest import SETTINGS
 
 
-def main(url: str, checkpoint: str, partitions: int, limit: str) -> None:
+def main(url: str, folder: str, partitions: int, limit: str) -> None:
     spark = session("copying", master="local[2]", settings=SETTINGS)
     spark.sparkContext.setLogLevel("OFF")
+    source = {"url": url, "stream": "in/*", "maxBytesPerTrigger": limit}
     # A replayed batch is not split as it was: the sink must not lean on partitions.
     numbers = (
         spark.readStream.format("headwater")
-        .options(url=url, stream="in/*", maxBytesPerTrigger=limit)
-        .schema("n long")
+        .options(**source)
+        .schema("value struct<n: long>")
         .load()
         .repartition(partitions)
     )
-    routed = numbers.selectExpr("concat('out/', n % 3) AS stream", "n")
-    query = (
+    routed = numbers.selectExpr("concat('out/', value.n % 3) AS stream", "value.n AS n")
+    queries = [
         routed.writeStream.format("headwater")
-        .options(url=url, checkpointLocation=checkpoint)
+        .options(url=url, checkpointLocation=f"{folder}/copying")
         .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+        .start(),
+        materialize(
+            spark,
+            source,
+            tables=f"{folder}/tables",
+            checkpoint=f"{folder}/materializing",
+            schemas={"number": "n long"},
+            trigger={"availableNow": True},
+        ),
+    ]
+    for query in queries:
+        query.awaitTermination()
     spark.stop()
 
 

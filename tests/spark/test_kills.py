@@ -12,12 +12,19 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from deltalake import DeltaTable
+
 from headwater.client import Client, Retry
+from headwater.spark.tables.delta import DeltaLog
+from headwater.spark.tables.files import read_files
 from tests.support.server import ServerProcess
 
 ROWS: Final = 1200
+KEYS: Final = 100
 KILLS: Final = int(os.environ.get("HEADWATER_SPARK_KILLS", "3"))
 """`make test` kills three times; a longer run is asked for by the environment."""
+LIMIT: Final = str(100 * ROWS // (KILLS + 2) // 4)
+"""So many bytes a batch that some are left for every kill: a driver does a few before it dies."""
 
 
 @contextmanager
@@ -29,7 +36,7 @@ def driver(
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.spark.copying"),
-                *(url, str(folder / "c"), str(partitions), limit),
+                *(url, str(folder), str(partitions), limit),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -61,6 +68,32 @@ def copied(client: Client) -> list[int]:
     ]
 
 
+def versions(folder: Path) -> list[tuple[str, int]]:
+    """Read every version that the history has: its key and its number."""
+    seen = DeltaLog(str(folder / "tables" / "number_history")).snapshot()
+    if seen is None:
+        return []
+    paths = [file.path for file in seen.files]
+    rows = read_files(str(folder / "tables" / "number_history"), paths, seen.schema)
+    return [(row["key"], row["n"]) for row in rows.select(["key", "n"]).to_pylist()]
+
+
+def current(folder: Path) -> dict[str, int]:
+    """Read the table of current state."""
+    table = DeltaTable(str(folder / "tables" / "number")).to_pyarrow_table(columns=["key", "n"])
+    return {row["key"]: row["n"] for row in table.to_pylist()}
+
+
+def change(number: int) -> dict[str, object]:
+    """Make a change of one of some keys; each stream has keys of its own."""
+    return {
+        "type": "number",
+        "key": str(number % KEYS),
+        "value": {"n": number},
+        "headers": {"operation": "upsert"},
+    }
+
+
 def workers(driver: int) -> list[int]:
     """Find the Python workers below a driver, most of them children of one daemon."""
     processes = {}
@@ -90,7 +123,7 @@ def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> No
         with Client(first.url) as client:
             for name in ("a", "b"):
                 numbers = range(0 if name == "a" else 1, ROWS, 2)
-                data = json.dumps([{"n": number} for number in numbers]).encode()
+                data = json.dumps([change(number) for number in numbers]).encode()
                 client.stream(f"in/{name}").create(data=data)
         first.kill()
     kinds = ["driver", "server", "worker"]
@@ -98,11 +131,11 @@ def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> No
         with (
             ServerProcess("--store", store, "--port", port) as server,
             Client(server.url, retry=Retry()) as client,
-            driver(server.url, tmp_path, 1 + kill % 3, "3000") as process,
+            driver(server.url, tmp_path, 1 + kill % 3, LIMIT) as process,
         ):
-            before = len(copied(client))
-            until = time.monotonic() + 60
-            while len(copied(client)) == before and process.poll() is None:
+            before = progress(client, tmp_path)
+            until = time.monotonic() + 180
+            while progress(client, tmp_path) == before and process.poll() is None:
                 assert time.monotonic() < until
                 time.sleep(0.01)
             kind = kinds[kill % 3]
@@ -123,8 +156,15 @@ def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> No
     with (
         ServerProcess("--store", store, "--port", port) as server,
         Client(server.url) as client,
-        driver(server.url, tmp_path, 2, "1m") as process,
+        driver(server.url, tmp_path, 2, "10m") as process,
     ):
-        code = process.wait(120)
+        code = process.wait(300)
         assert code == 0, (tmp_path / "driver.log").read_text()[-2000:]
         assert sorted(copied(client)) == list(range(ROWS))
+        assert sorted(versions(tmp_path)) == sorted((str(n % KEYS), n) for n in range(ROWS))
+        assert current(tmp_path) == {str(n % KEYS): n for n in range(ROWS)}
+
+
+def progress(client: Client, folder: Path) -> int:
+    """Say how far both queries of a driver are."""
+    return len(versions(folder)) + len(copied(client))

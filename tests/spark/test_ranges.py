@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.spark.ranges import LEAST_SHARE, Range, pack, share
+from headwater.spark.ranges import LEAST_SHARE, Range, pack, piece_bytes, share
 
 
 def offset(byte: int, epoch: int = 1) -> str:
@@ -52,3 +52,14 @@ def test_packing_keeps_the_order_and_the_size(sizes: list[int], size: int) -> No
     packed = pack(pieces, size)
     assert [piece for some in packed for piece in some] == pieces
     assert all(len(some) == 1 or sum(piece.bytes for piece in some) <= size for some in packed)
+
+
+def test_pieces_are_long_but_a_batch_of_some_length_has_four() -> None:
+    mib = 1024 * 1024
+    assert [piece_bytes(total * mib, 64 * mib) // mib for total in (1, 20, 100, 1000)] == [
+        8,
+        8,
+        25,
+        64,
+    ]
+    assert piece_bytes(100 * mib, 2048) == 2048

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from headwater.errors import RunNotFound, RunQueryRefused
-from headwater.runs import RunSnapshot, RunStatus, RunStore, StepStatus, project
+from headwater.runs import (
+    RunSnapshot,
+    RunStatus,
+    RunStore,
+    StepStatus,
+    StoredEvent,
+    project,
+)
 from headwater.runs.store import Checkpoint
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.run_steps import (
@@ -61,6 +68,17 @@ class Fetching:
             assert len(page) <= 5
             found += [each.run_seq for each in page]
         assert found == numbers
+
+    async def test_several_runs_are_read_at_once(self, store: RunStore) -> None:
+        for run in ("a", "b", "c"):
+            await append(store, *numbered(5, run=run))
+        log = await all_events(store, "a")
+        wanted = [("c", 0), ("nobody", 0), ("a", log[1].run_seq), ("b", log[4].run_seq)]
+        third, nobody, first, second = await store.fetch_each(wanted, 3)
+        assert third == (await all_events(store, "c"))[:3]
+        assert first == log[2:]
+        assert (nobody, second) == ([], [])
+        assert await store.fetch_each([]) == []
 
     async def test_an_unknown_run_has_no_events(self, store: RunStore) -> None:
         assert await store.fetch_events("nothing") == []
@@ -286,6 +304,29 @@ class Checkpointing:
         assert await store.load_checkpoint("run-001") is None
         assert await store.load_checkpoint("nobody") is None
         assert await store.find_run("nobody") is None
+
+    async def test_a_run_that_grows_is_kept_whole_each_time(self, store: RunStore) -> None:
+        seen: list[StoredEvent] = []
+        snapshot: RunSnapshot | None = None
+        for first in range(0, 80, 16):
+            names = [f"step-{number}" for number in range(first, first + 16)]
+            await append(store, *map(step_started, names))
+            # The first step of all is told of again and again: a part that was kept long ago.
+            await append(store, step_started("step-0", attempt=first + 2))
+            fresh = [each for each in await all_events(store) if each not in seen]
+            seen += fresh
+            snapshot = project("run-001", fresh, snapshot)
+            kept = Checkpoint(snapshot, snapshot.last_event_seq)
+            await store.save_checkpoints([kept])
+            assert await store.load_checkpoint("run-001") == kept
+        assert await store.get_snapshot("run-001") == await store.project_snapshot("run-001")
+
+    async def test_the_position_kept_last_counts(self, store: RunStore) -> None:
+        assert await store.load_position() == ""
+        for turn in range(3):
+            await store.save_position(f'{{"mark": "{turn}"}}')
+        # A store may leave it, and then does so always.
+        assert await store.load_position() in {"", '{"mark": "2"}'}
 
     async def test_many_are_kept_at_once(self, store: RunStore) -> None:
         for number in range(30):

@@ -10,6 +10,7 @@ from headwater.cli.data import backup, check, info, repair
 from headwater.cli.delete import delete
 from headwater.cli.fork import fork
 from headwater.cli.head import head
+from headwater.cli.pipeline import pipeline
 from headwater.cli.read import read
 from headwater.cli.runs import runs
 from headwater.cli.serve import serve
@@ -46,7 +47,7 @@ def main() -> None:
 
 for command in (
     *(serve, create, append, read, head, close, fork, delete),
-    *(subscriptions, keys, state, runs),
+    *(subscriptions, keys, state, runs, pipeline),
     *(info, check, repair, backup),
 ):
     main.add_command(command)

@@ -9,7 +9,7 @@ import click
 
 from headwater.cli.progress import Progress
 from headwater.cli.subscriptions import InOrder, connected
-from headwater.cli.targets import Target, reported, url_option
+from headwater.cli.targets import url_option
 
 _BATCH = 500
 
@@ -101,8 +101,8 @@ def follow(run: str, after: int, as_json: bool, url: str) -> None:
     fold = Fold(run)
     last = after
     try:
-        with reported(Target(run, url, url_typed=False)):
-            for event in tail(url, run, 0):
+        with connected(run, url) as client:
+            for event in tail(client, run, 0):
                 fold.apply(event)
                 if event.run_seq > after:
                     last = event.run_seq

@@ -28,9 +28,18 @@ def state() -> None:
 @click.option("--key", metavar="KEY", help="Only the entity with this key.")
 @click.option("--follow", "-f", is_flag=True, help="Print again whenever the state changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per entity.")
+@click.option(
+    "--snapshot", metavar="STREAM", help="Start from the last snapshot in this compact stream."
+)
 @url_option
 def show(
-    stream: str, type_: str | None, key: str | None, follow: bool, as_json: bool, url: str
+    stream: str,
+    type_: str | None,
+    key: str | None,
+    follow: bool,
+    as_json: bool,
+    snapshot: str | None,
+    url: str,
 ) -> None:
     """Print the current state of STREAM, one table for each type.
 
@@ -40,7 +49,7 @@ def show(
 
     at = target(stream, url)
     changed = threading.Event()
-    with _loaded(at, changed) as db:
+    with _loaded(at, changed, snapshot=snapshot) as db:
         _print(db, type_, key, as_json=as_json)
         while follow and not db.status.ended:
             try:
@@ -135,8 +144,10 @@ def export(
 
 
 @contextmanager
-def _loaded(at: Target, changed: Any, schemas: "StreamState | None" = None) -> Iterator["StreamDB"]:
-    from headwater.state import Hooks, StreamDB
+def _loaded(
+    at: Target, changed: Any, schemas: "StreamState | None" = None, snapshot: str | None = None
+) -> Iterator["StreamDB"]:
+    from headwater.state import Hooks, MemoryBackend, StreamDB, begin_from_snapshot
 
     progress = Progress()
 
@@ -144,16 +155,19 @@ def _loaded(at: Target, changed: Any, schemas: "StreamState | None" = None) -> I
         progress.show(f"{loaded.events:,} events read")
 
     hooks = Hooks(on_batch=lambda _: changed.set()) if changed is not None else Hooks()
-    with (
-        reported(at),
-        make_client(at) as client,
-        StreamDB(client.stream(at.name), schemas, hooks=hooks) as db,
-    ):
-        db.preload(tell)
-        progress.clear()
-        if changed is not None:
-            changed.clear()
-        yield db
+    with reported(at), make_client(at) as client:
+        source = client.stream(at.name)
+        backend = (
+            begin_from_snapshot(client.stream(snapshot), source, schemas)
+            if snapshot is not None
+            else MemoryBackend()
+        )
+        with StreamDB(source, schemas, backend=backend, hooks=hooks) as db:
+            db.preload(tell)
+            progress.clear()
+            if changed is not None:
+                changed.clear()
+            yield db
 
 
 def _chosen(db: "StreamDB", type_: str | None, key: str | None) -> dict[str, list[str]]:

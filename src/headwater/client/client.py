@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from headwater.client import listings
@@ -26,7 +27,7 @@ from headwater.client.steps import (
 )
 from headwater.client.stream import Stream
 from headwater.client.subscribing import Subscriptions
-from headwater.client.transport import Scope, Timeouts, Transport
+from headwater.client.transport import Exchange, Scope, Timeouts, Transport
 from headwater.client.values import Batch
 from headwater.errors import ClientClosed, ClientError
 
@@ -185,6 +186,15 @@ class Client:
                     error = failed
         finally:
             scope.let_go()
+
+    @contextmanager
+    def opened(self, request: Request) -> Iterator[Exchange]:
+        """Send a request, once, whose answer is taken as it comes, for as long as the block."""
+        exchange = self._transport.start(self._dress(request))
+        try:
+            yield exchange
+        finally:
+            exchange.finish()
 
     def _do(self, step: Step, scope: Scope | None) -> Any:
         if isinstance(step, Send):

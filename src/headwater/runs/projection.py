@@ -60,11 +60,12 @@ class Projection:
         *,
         gaps_are_final: bool,
         grace: timedelta,
+        gaps: tuple[Gap, ...] = (),
     ) -> None:
         self.run_id = run_id
         self._gaps_are_final = gaps_are_final
         self._grace = grace
-        self._gaps: tuple[Gap, ...] = ()
+        self._gaps = gaps
         self._above: set[int] = set()
         """The numbers above the contiguous mark that were applied."""
         self.contiguous_seq = 0
@@ -97,6 +98,11 @@ class Projection:
     @property
     def has_gap(self) -> bool:
         return bool(self._gaps) or self.health is not Health.LIVE
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The gaps that are waited for: whoever begins anew in between hands them over."""
+        return self._gaps
 
     def snapshot(self) -> RunSnapshot:
         """Give the run as all events seen tell it."""

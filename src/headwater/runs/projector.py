@@ -7,83 +7,33 @@ changes nothing. It measures how far behind it is and raises alerts.
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Final
 
-from msgspec import Struct
-
-from headwater.errors import HeadwaterError, RunLogDamaged
+from headwater.errors import HeadwaterError, RunLogDamaged, RunQueryRefused
 from headwater.runs import alerts as codes
 from headwater.runs.alerts import Alerts, alert
+from headwater.runs.events import StoredEvent
+from headwater.runs.lags import Lags, Metrics, RunLag
+from headwater.runs.positions import Position, load_position, save_position
 from headwater.runs.projection import Health, Progress, Projection
-from headwater.runs.store import PAGE, Checkpoint, RunInfo, RunStore
+from headwater.runs.projector_options import Options, Resync
+from headwater.runs.store import PAGE, Changes, Checkpoint, RunInfo, RunStore
 from headwater.runs.values import RunSnapshot
+
+__all__ = ["Metrics", "Options", "Projector", "Resync", "RunLag"]
 
 log: Final = logging.getLogger("headwater.runs")
 
 _ZERO: Final = timedelta(0)
-
-
-class Resync(StrEnum):
-    """From where a run is projected again."""
-
-    FULL = "FULL"
-    """From its first event."""
-    FROM_SNAPSHOT = "FROM_SNAPSHOT"
-    """From the last checkpoint at or before the contiguous mark."""
-
-
-class Options(Struct, frozen=True):
-    """What a projector can be told."""
-
-    grace_seconds: float = 5.0
-    """How long a missing number may still turn up."""
-    lag_alert_seconds: float = 5.0
-    lag_resync_seconds: float = 10.0
-    resync: Resync = Resync.FROM_SNAPSHOT
-    """How a run is resynced that lags or has a gap."""
-    wait_seconds: float = 1.0
-    """How long to wait for changes before looking anyway."""
-    max_loaded_runs: int = 10_000
-    """Projections kept in memory; the others are loaded from their checkpoints."""
-    concurrency: int = 16
-    """Runs that are read at once."""
-    retry_seconds: float = 0.5
-    """How long to wait after the store could not be used."""
-
-
-class RunLag(Struct, frozen=True):
-    """How far the projection of a run is behind its log."""
-
-    seconds: float
-    """Since the oldest event not yet applied was persisted; 0 when there is none."""
-    events_behind: int
-
-
-class Metrics(Struct, frozen=True):
-    """How the projector is doing, over all runs."""
-
-    lag_seconds: float
-    """The greatest lag of any run, as far as it is known."""
-    events_behind: int
-    runs_behind: int
-    stale_runs: int
-    events_applied: int
-    p50_seconds: float
-    """Of the last 10,000 events: from being persisted to being in a kept snapshot."""
-    p99_seconds: float
-
-
-class _Behind(Struct):
-    """A run that has events which are not applied yet."""
-
-    since: datetime
-    """When the oldest of them was persisted, as far as we know."""
-    last_seq: int
+_MAX_AGAIN: Final = 1000
+"""Runs that a position may name."""
+_FIRST_PAGE: Final = 200
+"""Events that are read of each run where many are read at once; who has more is read on alone."""
 
 
 class Projector:
@@ -101,14 +51,14 @@ class Projector:
         self._options = options or Options()
         self._raise = on_alert or Alerts()
         self._clock = clock
-        self._mark = ""
+        self._mark: str | None = None
+        self._kept_position = Position()
+        self._kept_at = time.monotonic()
         self._loaded: OrderedDict[str, Projection] = OrderedDict()
-        self._behind: dict[str, _Behind] = {}
+        self._lags = Lags(self._options.measured_events)
         self._stale: set[str] = set()
         self._lagging: set[str] = set()
         self._damaged: dict[str, int] = {}
-        self._applied = 0
-        self._delays: deque[float] = deque(maxlen=10_000)
         self._stopping = asyncio.Event()
 
     # Running
@@ -119,8 +69,9 @@ class Projector:
         while not self._stopping.is_set():
             try:
                 await self.catch_up()
+                await self._keep_position()
             except HeadwaterError as error:
-                log.warning("the run store can't be read; trying again: %s", error)
+                log.warning("the run store can't be used; trying again: %s", error)
                 self._check_lag()
                 await self._pause(options.retry_seconds)
                 continue
@@ -128,6 +79,8 @@ class Projector:
             if self._stale:
                 seconds = min(seconds, max(0.01, options.grace_seconds / 10))
             await self._wait(seconds)
+        with suppress(HeadwaterError):  # the next one has a little more to look at
+            await self._keep_position(at_once=True)
 
     def stop(self) -> None:
         """End `run` after what is under way."""
@@ -135,7 +88,7 @@ class Projector:
 
     async def _wait(self, seconds: float) -> None:
         """Wait for a change, the end, or some seconds."""
-        waiting = asyncio.ensure_future(self._store.wait(self._mark, seconds))
+        waiting = asyncio.ensure_future(self._store.wait(self._mark or "", seconds))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -154,8 +107,10 @@ class Projector:
         The mark moves only behind what is projected and kept: what fails is seen again.
         """
         count = 0
+        if self._mark is None:
+            count += await self._resume()
         while True:
-            changes = await self._store.changes(self._mark)
+            changes = await self._changes()
             wanted = self._note(changes.runs)
             # A gap may have been filled without the head moving.
             wanted |= dict.fromkeys(self._stale)
@@ -163,6 +118,34 @@ class Projector:
             if not changes.runs or changes.mark == self._mark:
                 return count
             self._mark = changes.mark
+
+    async def _resume(self) -> int:
+        """Go on where the last projector has stopped; says how many events that gave."""
+        position = self._kept_position = await load_position(self._store)
+        count = await self._project(list(position.again))
+        self._mark = position.mark
+        return count
+
+    async def _changes(self) -> Changes:
+        mark = self._mark or ""
+        try:
+            return await self._store.changes(mark)
+        except RunQueryRefused as error:
+            log.warning("the mark is none of this store; looking at all runs: %s", error)
+            self._mark = ""
+            return await self._store.changes("")
+
+    async def _keep_position(self, *, at_once: bool = False) -> None:
+        """Keep how far we are, now and then: it saves time at the next start, nothing else."""
+        now = time.monotonic()
+        if not at_once and now - self._kept_at < self._options.position_seconds:
+            return
+        again = tuple(sorted(self._stale | set(self._damaged)))
+        position = Position(self._mark or "", again)
+        if position == self._kept_position or len(again) > _MAX_AGAIN:
+            return
+        await save_position(self._store, position)
+        self._kept_position, self._kept_at = position, now
 
     def _note(self, infos: tuple[RunInfo, ...]) -> dict[str, None]:
         wanted: dict[str, None] = {}
@@ -176,14 +159,12 @@ class Projector:
             if self._damaged.get(info.run_id) == info.last_event_seq:
                 continue
             wanted[info.run_id] = None
-            known = self._behind.get(info.run_id)
-            since = info.updated_at if known is None else known.since
-            self._behind[info.run_id] = _Behind(since, info.last_event_seq)
+            self._lags.heard(info.run_id, info.updated_at, info.last_event_seq)
         return wanted
 
     def _forget(self, run_id: str) -> None:
         self._loaded.pop(run_id, None)
-        self._behind.pop(run_id, None)
+        self._lags.forget(run_id)
         self._stale.discard(run_id)
         self._lagging.discard(run_id)
         self._damaged.pop(run_id, None)
@@ -193,18 +174,46 @@ class Projector:
         size = self._options.concurrency
         for start in range(0, len(run_ids), size):
             group = run_ids[start : start + size]
-            done = await asyncio.gather(*map(self._advance, group))
+            done = await self._advance_all(group)
             moved = [each for each in done if each is not None]
-            await self._store.save_checkpoints([each[0].checkpoint() for each in moved])
+            try:
+                await self._store.save_checkpoints([each[0].checkpoint() for each in moved])
+            except BaseException:
+                # What is not kept does not count as applied: it is read again.
+                for projection, _ in moved:
+                    self._loaded.pop(projection.run_id, None)
+                raise
             for projection, persisted in moved:
                 count += len(persisted)
                 self._kept(projection, persisted)
         return count
 
-    async def _advance(self, run_id: str) -> tuple[Projection, list[datetime]] | None:
-        """Read what is new of a run and apply it; gives it where there is something to keep."""
+    async def _advance_all(
+        self, run_ids: list[str]
+    ) -> list[tuple[Projection, list[datetime]] | None]:
+        """Read what is new of runs, with one question for most of it."""
+        # What can't be loaded is told by whoever advances it.
+        loaded = await asyncio.gather(*map(self._load, run_ids), return_exceptions=True)
+        wanted = [
+            (each.run_id, each.read_from)
+            for each in loaded
+            if isinstance(each, Projection) and not each.has_gap
+        ]
+        pages: dict[str, list[StoredEvent]] = {}
+        with suppress(RunLogDamaged):  # found again by reading them one by one
+            found = await self._store.fetch_each(wanted, _FIRST_PAGE)
+            pages = {run_id: page for (run_id, _), page in zip(wanted, found, strict=True)}
+        return await asyncio.gather(*(self._advance(each, pages.get(each)) for each in run_ids))
+
+    async def _advance(
+        self, run_id: str, page: list[StoredEvent] | None
+    ) -> tuple[Projection, list[datetime]] | None:
+        """Read what is new of a run and apply it; gives it where there is something to keep.
+
+        `page` holds its next events, where they were read already.
+        """
         try:
-            projection, persisted, moved = await self._read_on(await self._load(run_id))
+            projection, persisted, moved = await self._read_on(await self._load(run_id), page)
         except RunLogDamaged as error:
             self._give_up(run_id, error)
             return None
@@ -213,25 +222,28 @@ class Projector:
             return None
         return projection, persisted
 
-    async def _read_on(self, projection: Projection) -> tuple[Projection, list[datetime], bool]:
+    async def _read_on(
+        self, projection: Projection, page: list[StoredEvent] | None
+    ) -> tuple[Projection, list[datetime], bool]:
         """Take in all that the store has of a run: page by page, or whole where there is a gap."""
         run_id = projection.run_id
         persisted: list[datetime] = []
         moved = run_id in self._stale
         more = True
         while more:
-            events = await self._store.fetch_events(run_id, projection.read_from, PAGE)
-            more = len(events) == PAGE
+            if page is None:
+                events = await self._store.fetch_events(run_id, projection.read_from, PAGE)
+                more = len(events) == PAGE
+            else:
+                events, page = page, None
+                more = len(events) == _FIRST_PAGE
             if more and projection.has_gap:
                 events = [each async for each in self._store.events(run_id, projection.read_from)]
                 more = False
             now = self._clock()
             fresh = [each.persisted_at for each in events if each.run_seq > projection.applied_seq]
             if fresh:
-                known = self._behind.get(run_id)
-                last = events[-1].run_seq
-                newest = last if known is None else max(last, known.last_seq)
-                self._behind[run_id] = _Behind(min(fresh), newest)
+                self._lags.read(run_id, min(fresh), events[-1].run_seq)
                 if self._check_lag_of(run_id, now):
                     # Far behind: whatever we hold is not trusted, and read again from the store.
                     projection = await self._reload(run_id)
@@ -270,13 +282,8 @@ class Projector:
 
     def _kept(self, projection: Projection, persisted: list[datetime]) -> None:
         """Take note that a projection is in the store."""
-        now = self._clock()
         run_id = projection.run_id
-        self._applied += len(persisted)
-        self._delays.extend((now - at).total_seconds() for at in persisted)
-        behind = self._behind.get(run_id)
-        if behind is None or behind.last_seq <= projection.applied_seq:
-            self._behind.pop(run_id, None)
+        if self._lags.kept(run_id, projection.applied_seq, persisted, self._clock()):
             self._lagging.discard(run_id)
         if projection.health is Health.LIVE:
             self._stale.discard(run_id)
@@ -286,9 +293,9 @@ class Projector:
             self._loaded.popitem(last=False)
 
     def _give_up(self, run_id: str, error: RunLogDamaged) -> None:
-        behind = self._behind.pop(run_id, None)
+        last_seq = self._lags.forget(run_id)
         self._forget(run_id)
-        self._damaged[run_id] = behind.last_seq if behind is not None else 0
+        self._damaged[run_id] = last_seq
         self._raise(alert(codes.RUN_UNREADABLE, run_id, str(error), self._clock()))
 
     def _report(self, projection: Projection, progress: Progress, now: datetime) -> None:
@@ -358,31 +365,20 @@ class Projector:
 
     def metrics(self) -> Metrics:
         """Say how the projector is doing."""
-        now = self._clock()
-        lags = [max(_ZERO, now - each.since).total_seconds() for each in self._behind.values()]
-        events = 0
-        for run_id, each in self._behind.items():
-            loaded = self._loaded.get(run_id)
-            events += max(0, each.last_seq - (loaded.applied_seq if loaded is not None else 0))
-        delays = sorted(self._delays)
-        return Metrics(
-            max(lags, default=0.0),
-            events,
-            len(self._behind),
-            len(self._stale),
-            self._applied,
-            _percentile(delays, 0.5),
-            _percentile(delays, 0.99),
-        )
+        return self._lags.metrics(self._clock(), self._applied_seq, len(self._stale))
+
+    def _applied_seq(self, run_id: str) -> int:
+        loaded = self._loaded.get(run_id)
+        return 0 if loaded is None else loaded.applied_seq
 
     def _check_lag(self) -> None:
         now = self._clock()
-        for run_id in tuple(self._behind):
+        for run_id in self._lags:
             self._check_lag_of(run_id, now)
 
     def _check_lag_of(self, run_id: str, now: datetime) -> bool:
         """Alert once for each time that a run falls behind; says whether it needs a resync."""
-        lag = (now - self._behind[run_id].since).total_seconds()
+        lag = self._lags.seconds(run_id, now)
         options = self._options
         if lag > options.lag_alert_seconds and run_id not in self._lagging:
             self._lagging.add(run_id)
@@ -390,7 +386,3 @@ class Projector:
             self._raise(alert(codes.LAG_HIGH, run_id, text, now))
             return lag > options.lag_resync_seconds
         return False
-
-
-def _percentile(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

@@ -35,7 +35,6 @@ from headwater.runs.values import (
     RunStatus,
     Value,
     snapshot_from_wire,
-    snapshot_to_wire,
 )
 
 PAGE: Final = 1000
@@ -211,6 +210,16 @@ class RunStore(ABC):
         was read may still appear. Raises `RunQueryRefused` and `RunLogDamaged`.
         """
 
+    async def fetch_each(
+        self, wanted: Sequence[tuple[str, int]], limit: int = PAGE
+    ) -> list[list[StoredEvent]]:
+        """Read up to `limit` events of each of several runs, as `fetch_events` does for one.
+
+        A run whose log can't be read fails them all with `RunLogDamaged`.
+        """
+        pages = (self.fetch_events(run_id, after_seq, limit) for run_id, after_seq in wanted)
+        return list(await asyncio.gather(*pages))
+
     @abstractmethod
     async def find_run(self, run_id: str) -> RunInfo | None:
         """Look at a run; None where it is unknown or deleted."""
@@ -307,6 +316,17 @@ class RunStore(ABC):
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
         """Give the checkpoint kept last; None where there is none, or the run is deleted."""
 
+    async def save_position(self, position: str) -> None:
+        """Keep how far projectors have come over all runs: a text of theirs, the last one counts.
+
+        A store may leave it: projectors then look at every run once when they start.
+        """
+        del position
+
+    async def load_position(self) -> str:
+        """Give the position kept last; "" where there is none, or its marks mean nothing now."""
+        return ""
+
 
 # For backends
 
@@ -339,13 +359,14 @@ def parse_cursor(cursor: str) -> tuple[str, str]:
 
 def checkpoint_to_json(checkpoint: Checkpoint) -> bytes:
     """Write a checkpoint for a store to keep."""
+    # Straight from the values, its attempts as numbers: a projector does little else all day.
     wire: dict[str, Any] = {
-        "snapshot": snapshot_to_wire(checkpoint.snapshot),
+        "snapshot": checkpoint.snapshot,
         "contiguousSeq": checkpoint.contiguous_seq,
         "stale": checkpoint.stale,
     }
     if checkpoint.base is not None:
-        wire["base"] = snapshot_to_wire(checkpoint.base)
+        wire["base"] = checkpoint.base
     return msgspec.json.encode(wire)
 
 

@@ -1,64 +1,60 @@
 """Following a run over HTTP by SSE, blocking; it resumes by itself where a connection ended."""
 
-import http.client
 import time
 from collections.abc import Iterator
-from typing import Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from headwater.client.failures import failure
-from headwater.client.messages import Answer, origin_of, with_query
+from headwater.client.messages import Request, with_query
 from headwater.client.sse import EventParser
-from headwater.errors import Unreachable
+from headwater.errors import ConnectionLost, Overloaded, ServerFailed, Unreachable
 from headwater.runs.calls import runs_url
 from headwater.runs.events import StoredEvent, stored_event_from_wire
 
-_SILENCE_SECONDS: Final = 60.0
-"""Longer than the server is ever silent: it says every 15 seconds that it is there."""
+if TYPE_CHECKING:
+    from headwater.client import Client
+
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0)
+_PASSES: Final = (Unreachable, ConnectionLost, Overloaded, ServerFailed)
+"""What may be over in a moment."""
 
 
-def follow(base_url: str, run_id: str, after: int = 0) -> Iterator[StoredEvent]:
+def follow(client: "Client", run_id: str, after: int = 0) -> Iterator[StoredEvent]:
     """Give every event behind a number, then each as it comes, without end.
 
-    A connection that ends or breaks is made again; raises `Unreachable` once the server did not
-    answer for some 20 seconds, and what it refuses, such as a run that is not there.
+    A connection that ends or breaks is made again; raises what went wrong once the server did not
+    answer for some 20 seconds, and at once what it refuses, such as a run that is not there.
     """
     failures = 0
     while True:
         try:
-            for event in _connection(base_url, run_id, after):
+            for event in _connection(client, run_id, after):
                 failures = 0
                 after = event.run_seq
                 yield event
             failures = 0
-        except (OSError, http.client.HTTPException) as error:
+        except _PASSES as error:
             if failures == len(_PAUSES):
-                url = runs_url(base_url, run_id, "events")
-                raise Unreachable(url, origin_of(url), str(error)) from error
+                raise
+            if client.on_retry is not None:
+                client.on_retry(error, _PAUSES[failures])
             time.sleep(_PAUSES[failures])
             failures += 1
 
 
-def _connection(base_url: str, run_id: str, after: int) -> Iterator[StoredEvent]:
-    url = with_query(runs_url(base_url, run_id, "events"), ("after", str(after)), ("live", "sse"))
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_SILENCE_SECONDS)
-    try:
-        connection.request(
-            "GET", f"{parts.path}?{parts.query}", headers={"Accept": "text/event-stream"}
-        )
-        answer = connection.getresponse()
-        if answer.status != 200:
-            headers = {name.lower(): value for name, value in answer.getheaders()}
-            raise failure(Answer(url, "GET", answer.status, headers, answer.read()))
+def _connection(client: "Client", run_id: str, after: int) -> Iterator[StoredEvent]:
+    url = runs_url(client.base_url, run_id, "events")
+    url = with_query(url, ("after", str(after)), ("live", "sse"))
+    request = Request("GET", url, {"Accept": "text/event-stream"}, live=True)
+    with client.opened(request) as exchange:
+        exchange.head()
+        if exchange.incoming.status != 200:
+            exchange.whole()
+            raise failure(exchange.incoming.answer())
         parser = EventParser()
-        while piece := answer.read1(65536):
+        while piece := exchange.take_more(None):
             for event in parser.feed(piece):
                 if event.name == "run-event":
                     yield stored_event_from_wire(msgspec.json.decode(event.data))
-    finally:
-        connection.close()

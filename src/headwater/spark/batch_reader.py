@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from headwater.spark.columns import Columns
 from headwater.spark.options import SourceOptions
 from headwater.spark.planning import Planner
-from headwater.spark.ranges import Range, pack
+from headwater.spark.ranges import Range, pack, piece_bytes
 from headwater.spark.reading import Ranges, read_ranges
 
 
@@ -28,12 +28,17 @@ class BatchReader(DataSourceReader):
         try:
             planner.look()
             planner.require_named()
+            ranges = [
+                Range(path, planner.starting(path), planner.ending(path))
+                for path in sorted(planner.tails)
+            ]
+            size = piece_bytes(sum(each.bytes for each in ranges), self.options.split_bytes)
             pieces: list[Range] = []
-            for path in sorted(planner.tails):
-                pieces += planner.pieces(path, planner.starting(path), planner.ending(path))
+            for each in ranges:
+                pieces += planner.pieces(each.stream, each.start, each.end, size)
         finally:
             planner.close()
-        return [Ranges(packed) for packed in pack(pieces, self.options.split_bytes)]
+        return [Ranges(packed) for packed in pack(pieces, size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Ranges):  # Spark makes up an empty one where there are none

@@ -1,11 +1,12 @@
 """From the messages of a batch to the columns of an Arrow record batch.
 
-A Headwater server separates messages by a comma and a line break, which no message holds. So they
-are split without parsing, and counting bytes gives the offset behind each. Only modes that look
-into messages parse them: all at once, and one by one where that fails, to find the corrupt ones.
+Only modes that look into messages parse them: all at once, and one by one where that fails, to find
+the corrupt ones.
 """
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -16,12 +17,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType, VariantVal
 
 from headwater.client import Batch
-from headwater.errors import BadData, BadOption, CorruptMessage
+from headwater.errors import BadOption, CorruptMessage
+from headwater.spark.arrays import array_of
+from headwater.spark.layout import Layout, lay_out
 from headwater.spark.messages import CORRUPT, EVENTS, Shape, shape_of_schema
 from headwater.spark.options import Mode, SourceOptions
 from headwater.spark.ranges import Range, byte_of
 
-_SEPARATOR: Final = ",\n"
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -69,32 +71,38 @@ class Columns(Struct):
         arrow = to_arrow_schema(schema, timezone="UTC")
         return Columns(mode, arrow, options.value_type, shape, options.types)
 
-    def rows(self, batch: Batch, piece: Range) -> pa.RecordBatch:
+    def batches(self, batch: Batch, piece: Range) -> Iterator[pa.RecordBatch]:
         """Give the rows of a batch that lie within a range."""
         if not batch.is_json and batch.data:
-            return self._whole(batch, piece)
-        texts, offsets = _split(batch, piece)
-        columns: dict[str, pa.Array] = {"offset": offsets}
+            yield self._whole(batch, piece)
+            return
+        layout = lay_out(batch, piece)
+        if len(layout):
+            size = len(layout.data) if self.shape is None else self.shape.part_bytes
+            for part in layout.parts(size):
+                yield self._rows(part, piece.stream)
+
+    def _rows(self, layout: Layout, stream: str) -> pa.RecordBatch:
         if self.shape is None:
-            columns["value"] = self._value(texts)
-        elif len(texts):
-            parsed, corrupt = self._parsed(batch, piece, texts, offsets)
-            kept: Sequence[int] = range(len(parsed))
-            if self.types is not None:
-                kept = [at for at in kept if parsed[at] is None or self._wants(parsed[at])]
-                parsed = [parsed[at] for at in kept]
-                columns["offset"] = offsets.take(pa.array(kept, pa.int64()))
-            columns |= self.shape.columns(parsed, self.schema)
-            columns[CORRUPT] = _column([corrupt.get(at) for at in kept])
-        return self._record_batch(columns, piece.stream)
+            columns = {"value": self._value(layout.texts())}
+        else:
+            with _no_collection():
+                columns = self._parsed(self.shape, layout, stream)
+        if "offset" in self.schema.names:
+            columns["offset"] = layout.offsets()
+        rows = self._record_batch(columns, stream, len(layout))
+        return rows if self.types is None else rows.filter(self._wanted(columns, self.types))
 
-    def _wants(self, change: Any) -> bool:
+    def _wanted(self, columns: dict[str, pa.Array], types: frozenset[str]) -> pa.BooleanArray:
         """Control events concern every type; a corrupt message might have had any."""
-        return change.headers.control is not None or change.type in (self.types or ())
+        chosen = pc.is_in(columns["type"], array_of(sorted(types), pa.string()))
+        everywhere = pc.or_(columns["control"].is_valid(), columns[CORRUPT].is_valid())
+        return pc.or_(chosen, everywhere)
 
-    def _record_batch(self, columns: dict[str, pa.Array], stream: str) -> pa.RecordBatch:
-        count = len(columns["offset"])
-        columns["stream"] = pa.repeat(pa.scalar(stream, pa.string()), count)
+    def _record_batch(
+        self, columns: dict[str, pa.Array], stream: str, count: int
+    ) -> pa.RecordBatch:
+        columns["stream"] = pa.repeat(array_of([stream], pa.string())[0], count)
         empty = [name for name in self.schema.names if name not in columns]
         columns |= {name: pa.nulls(count, self.schema.field(name).type) for name in empty}
         arrays = [columns[name] for name in self.schema.names]
@@ -119,7 +127,7 @@ class Columns(Struct):
                 ) from None
         offsets = pa.array([min(batch.offset, piece.end)], pa.string())
         columns = {"offset": offsets, "value": self._value(pa.array([data], pa.binary()))}
-        return self._record_batch(columns, piece.stream)
+        return self._record_batch(columns, piece.stream, 1)
 
     def _value(self, texts: pa.BinaryArray) -> pa.Array:
         if self.value_type == "binary":
@@ -134,49 +142,57 @@ class Columns(Struct):
             self.schema.field("value").type,
         )
 
-    def _parsed(
-        self, batch: Batch, piece: Range, texts: pa.BinaryArray, offsets: pa.StringArray
-    ) -> tuple[list[Any], dict[int, bytes]]:
-        """Parse messages; corrupt ones are None, and their texts come beside."""
-        assert self.shape is not None  # noqa: S101 - asked for only then
-        shape = self.shape
+    def _parsed(self, shape: Shape, layout: Layout, stream: str) -> dict[str, pa.Array]:
+        """Look into messages; of a corrupt one, only its text is left."""
         reasons: dict[int, str] = {}
         try:
-            parsed = shape.parse_all(batch.data)[: len(texts)]
+            rows = shape.parse_all(layout.data)[: len(layout)]
         except _ERRORS:
-            parsed = []
-            for at, text in enumerate(texts.to_pylist()):
-                try:
-                    parsed.append(shape.parse_one(text))
-                except _ERRORS as error:
-                    reasons[at] = str(error)
-                    parsed.append(None)
-        reasons |= shape.complaints(parsed, self.schema)
+            rows, reasons = _parsed_one_by_one(shape, layout)
+        reasons = shape.complaints(rows, self.schema) | reasons
+        rows = _without(rows, reasons)
+        columns = shape.columns(rows, self.schema)
+        broken = shape.broken_rules(columns)
+        reasons = broken | reasons
         if reasons and CORRUPT not in self.schema.names:
             at = min(reasons)
-            raise CorruptMessage(piece.stream, offsets[at].as_py(), self.mode, reasons[at])
-        for at in reasons:
-            parsed[at] = None
-        return parsed, {at: texts[at].as_py() for at in reasons}
+            raise CorruptMessage(stream, layout.offset(at), self.mode, reasons[at])
+        if broken:
+            columns = shape.columns(_without(rows, broken), self.schema)
+        columns[CORRUPT] = _corrupt_texts(layout, reasons)
+        return columns
 
 
-def _split(batch: Batch, piece: Range) -> tuple[pa.BinaryArray, pa.StringArray]:
-    """Split a batch into its messages within a range, each with the offset behind it."""
-    begin, end = byte_of(batch.start), byte_of(piece.end)
-    inner = batch.data[1:-1]
-    if not inner:
-        return pa.array([], pa.binary()), pa.array([], pa.string())
-    texts = pc.split_pattern(pa.array([inner], pa.binary()), pattern=_SEPARATOR).flatten()
-    lengths = pc.binary_length(texts).cast(pa.int64())
-    ends = pc.add(pc.cumulative_sum(pc.add(lengths, len(_SEPARATOR))), begin)
-    if ends[-1].as_py() != byte_of(batch.offset):
-        raise BadData(batch.url, batch.start, "the server does not lay messages out as Headwater")
-    if ends[-1].as_py() > end:
-        count = pc.sum(pc.less_equal(ends, end)).as_py()
-        texts, ends = texts.slice(0, count), ends.slice(0, count)
-    padded = pc.utf8_lpad(ends.cast(pa.string()), 16, "0")
-    return texts, pc.binary_join_element_wise(piece.end[:16], padded, "_")
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the collector from looking, again and again, through what has no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
-def _column(values: Sequence[bytes | None]) -> pa.StringArray:
-    return pa.array(values, pa.binary()).view(pa.string())
+def _parsed_one_by_one(shape: Shape, layout: Layout) -> tuple[list[Any], dict[int, str]]:
+    rows: list[Any] = []
+    reasons: dict[int, str] = {}
+    for at in range(len(layout)):
+        try:
+            rows.append(shape.parse_one(layout.text(at)))
+        except _ERRORS as error:
+            reasons[at] = str(error)
+            rows.append(None)
+    return rows, reasons
+
+
+def _without(rows: list[Any], reasons: dict[int, str]) -> list[Any]:
+    return [None if at in reasons else row for at, row in enumerate(rows)] if reasons else rows
+
+
+def _corrupt_texts(layout: Layout, reasons: dict[int, str]) -> pa.StringArray:
+    if not reasons:
+        return pa.nulls(len(layout), pa.string())
+    texts = [layout.text(at) if at in reasons else None for at in range(len(layout))]
+    return pa.array(texts, pa.binary()).view(pa.string())

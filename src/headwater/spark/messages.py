@@ -11,10 +11,12 @@ from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
 import pyarrow as pa
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+import pyarrow.compute as pc
+from msgspec import Meta, Raw, Struct
 from pyspark.sql import types as t
 
 from headwater.errors import BadOption
+from headwater.spark.arrays import ABSENT, array_of, carried, field_name, values_at
 
 CORRUPT: Final = "_corrupt"
 _OUTSIDE: Final = ("stream", "offset", CORRUPT)
@@ -39,22 +41,26 @@ _SIMPLE: Final[dict[type[t.DataType], Any]] = {
 class Shape:
     """How to parse messages, and which columns come of them."""
 
+    part_bytes: int = 1 << 30
+    """How much to take apart at a time."""
+    carried: frozenset[str] = frozenset()
+    """The columns of JSON that stays as it was written."""
+    checked: frozenset[str] = frozenset()
+    """The columns, all of text, that `broken_rules` looks at."""
+
     def __init__(
-        self,
-        kind: Any,
-        getters: Mapping[str, Callable[[Any], Any]],
-        complaint: Callable[[Any], str | None] | None = None,
-        *,
-        strict: bool = True,
+        self, kind: type[Struct], paths: Mapping[str, str], *, strict: bool = True
     ) -> None:
-        self._all = msgspec.json.Decoder(list[kind], strict=strict)
+        array: Any = list[kind]  # type: ignore[valid-type] # made from a schema
+        self._all = msgspec.json.Decoder(array, strict=strict)
         self._one = msgspec.json.Decoder(kind, strict=strict)
-        self._getters = getters
-        self._complaint = complaint
+        self._values = {name: values_at(path) for name, path in paths.items()}
+        self._blank = _blank(kind)
 
     def parse_all(self, data: bytes) -> list[Any]:
         """Parse a JSON array of messages."""
-        return self._all.decode(data)
+        parsed: list[Any] = self._all.decode(data)
+        return parsed
 
     def parse_one(self, data: bytes) -> Any:
         """Parse one message."""
@@ -62,43 +68,52 @@ class Shape:
 
     def columns(self, parsed: Sequence[Any], schema: pa.Schema) -> dict[str, pa.Array]:
         """Make the columns of a schema; what could not be parsed is null."""
+        rows = parsed
+        if None in parsed:
+            rows = [self._blank if row is None else row for row in parsed]
         return {
-            name: _array([None if row is None else get(row) for row in parsed], schema, name)
-            for name, get in self._getters.items()
-            if name in schema.names
+            name: self._column(name, values(rows), schema)
+            for name, values in self._values.items()
+            if name in schema.names or name in self.checked
         }
 
+    def _column(self, name: str, values: list[Any], schema: pa.Schema) -> pa.Array:
+        if name in self.carried:
+            return carried(values)
+        return array_of(values, pa.string() if name in self.checked else schema.field(name).type)
+
     def complaints(self, parsed: Sequence[Any], schema: pa.Schema) -> dict[int, str]:
-        """Find what parsed, but is still not what the mode reads."""
+        """Find what parsed, but has no room in its column."""
         found: dict[int, str] = {}
-        if self._complaint is not None:
-            for at, row in enumerate(parsed):
-                reason = None if row is None else self._complaint(row)
-                if reason is not None:
-                    found[at] = reason
-        for name, get in self._getters.items():
-            if name in schema.names and pa.types.is_decimal(schema.field(name).type):
+        for name, values in self._values.items():
+            if name in schema.names and _has_decimals(schema.field(name).type):
                 for at, row in enumerate(parsed):
-                    reason = None if row is None else _misfit(get(row), schema.field(name))
-                    if reason is not None:
-                        found[at] = reason
+                    try:
+                        self._column(name, [] if row is None else values([row]), schema)
+                    except pa.ArrowInvalid as error:
+                        found[at] = f"{error} - at `$.{name}`"
         return found
 
+    def broken_rules(
+        self,
+        columns: Mapping[str, pa.Array],  # noqa: ARG002 - for modes that have rules
+    ) -> dict[int, str]:
+        """Find what parsed, but is still not what the mode reads."""
+        return {}
 
-def _array(values: list[Any], schema: pa.Schema, name: str) -> pa.Array:
-    kind = schema.field(name).type
-    if pa.types.is_string(kind):
-        # Texts of their own and JSON that is carried along: both are UTF-8 already.
-        return pa.array(values, pa.binary()).view(pa.string())
-    return pa.array(values, kind)
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return pa.types.is_decimal(kind) or any(map(_has_decimals, inner))
 
 
-def _misfit(value: Any, field: pa.Field) -> str | None:
-    try:
-        pa.scalar(value, field.type)
-    except pa.ArrowInvalid as error:
-        return f"{error} - at `$.{field.name}`"
-    return None
+def _blank(kind: type[Struct]) -> Struct:
+    blanks: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        is_struct = isinstance(field.type, type) and issubclass(field.type, Struct)
+        nothing = ABSENT if field.default is ABSENT else None
+        blanks[field.name] = _blank(field.type) if is_struct else nothing
+    return kind(**blanks)
 
 
 # A user's schema
@@ -107,18 +122,15 @@ def _misfit(value: Any, field: pa.Field) -> str | None:
 class _SchemaShape(Shape):
     """A shape that is pickled as the schema that it came from."""
 
+    part_bytes = 256 * 1024  # the objects of so much stay in the cache of a core
+
     def __init__(self, schema: t.StructType, outside: tuple[str, ...] = _OUTSIDE) -> None:
         self._schema = schema
         self._outside = outside
         fields = [field for field in schema if field.name not in outside]
-        names = {f"f{at}": field.name for at, field in enumerate(fields)}
-        kind = msgspec.defstruct(
-            "Message",
-            [_field(name, field) for name, field in zip(names, fields, strict=True)],
-            rename=names,
-            kw_only=True,
-        )
-        super().__init__(kind, {field: _attribute(name) for name, field in names.items()})
+        kinds = [_json_type(field.dataType, field.name) for field in fields]
+        kind = _class_of("Message", fields, kinds)
+        super().__init__(kind, {field.name: field_name(at) for at, field in enumerate(fields)})
 
     def __reduce__(self) -> Any:
         return _SchemaShape, (self._schema, self._outside)
@@ -137,24 +149,29 @@ def shape_of_values(schema: t.StructType) -> Shape:
     return _SchemaShape(schema, ())
 
 
-def _attribute(name: str) -> Callable[[Any], Any]:
-    return lambda row: getattr(row, name)
+def _class_of(name: str, fields: Sequence[t.StructField], kinds: Sequence[Any]) -> type[Struct]:
+    """Make the class of objects with so many fields; only those of a message may be required."""
+    made: list[Any] = []
+    for at, (field, kind) in enumerate(zip(fields, kinds, strict=True)):
+        is_required = name == "Message" and not field.nullable
+        made.append((field_name(at), kind) if is_required else (field_name(at), kind | None, None))
+    names = {field_name(at): field.name for at, field in enumerate(fields)}
+    return msgspec.defstruct(name, made, rename=names, kw_only=True, gc=False)
 
 
-def _field(name: str, field: t.StructField) -> Any:
-    kind = _json_type(field.dataType, field.name)
-    return (name, kind | None, None) if field.nullable else (name, kind)
-
-
-def _json_type(kind: t.DataType, where: str) -> Any:
+def _json_type(kind: t.DataType, where: str, *, in_map: bool = False) -> Any:
     if isinstance(kind, t.ArrayType):
-        return list[_json_type(kind.elementType, where) | None]  # type: ignore[misc] # made here
+        return list[_json_type(kind.elementType, where, in_map=in_map) | None]  # type: ignore[misc] # made here
     if isinstance(kind, t.MapType):
         if not isinstance(kind.keyType, t.StringType):
             raise BadOption("schema", f"'{where}' is a map, and JSON has text keys only")
-        return dict[str, _json_type(kind.valueType, where) | None]  # type: ignore[misc] # made here
+        return dict[str, _json_type(kind.valueType, where, in_map=True) | None]  # type: ignore[misc] # made here
     if isinstance(kind, t.StructType):
-        fields = {one.name: _json_type(one.dataType, where) | None for one in kind}
+        kinds = [_json_type(one.dataType, where, in_map=in_map) for one in kind]
+        if not in_map:
+            return _class_of("Nested", kind.fields, kinds)
+        # Arrow takes maps apart by itself, and knows no classes.
+        fields = {one.name: json | None for one, json in zip(kind, kinds, strict=True)}
         return TypedDict("Nested", fields, total=False)  # type: ignore[operator] # made here
     simple = _SIMPLE.get(type(kind))
     if simple is None:
@@ -178,23 +195,40 @@ class _ChangeEvent(Struct, gc=False):
     headers: _ChangeHeaders
     type: str | None = None
     key: str | None = None
-    value: Raw | UnsetType = UNSET
-    old_value: Raw | UnsetType = UNSET
+    value: Raw = ABSENT
+    old_value: Raw = ABSENT
 
 
-def _text(raw: Raw | UnsetType) -> bytes | None:
-    return None if raw is UNSET else bytes(raw)
+_NO_TEXT: Final = array_of([""], pa.string())[0]
 
 
-def _change_complaint(event: _ChangeEvent) -> str | None:
-    headers = event.headers
-    if headers.control is not None:
-        return None
-    if headers.operation is None:
-        return "its headers have neither an operation nor a control"
-    if not event.type or not event.key:
-        return "a change needs a type and a key"
-    return None
+class _StateShape(Shape):
+    carried = frozenset({"value", "old_value"})
+    checked = frozenset({"type", "key", "operation", "control"})
+
+    def __init__(self) -> None:
+        of_event = [name for name in _ChangeEvent.__struct_fields__ if name != "headers"]
+        of_headers = _ChangeHeaders.__struct_fields__
+        paths = {name: name for name in of_event} | {name: f"headers.{name}" for name in of_headers}
+        super().__init__(_ChangeEvent, paths)
+
+    def __reduce__(self) -> Any:
+        return _StateShape, ()
+
+    def broken_rules(self, columns: Mapping[str, pa.Array]) -> dict[int, str]:
+        is_change = columns["operation"].is_valid()
+        is_named = pc.and_(_is_said(columns["type"]), _is_said(columns["key"]))
+        is_fine = pc.or_(columns["control"].is_valid(), pc.and_(is_change, is_named))
+        return {
+            at: "a change needs a type and a key"
+            if is_change[at].as_py()
+            else "its headers have neither an operation nor a control"
+            for at in pc.indices_nonzero(pc.invert(is_fine)).to_pylist()
+        }
+
+
+def _is_said(texts: pa.StringArray) -> pa.BooleanArray:
+    return pc.and_kleene(texts.is_valid(), pc.not_equal(texts, _NO_TEXT))
 
 
 # Runs
@@ -215,8 +249,21 @@ class _RunEvent(Struct, gc=False, rename="camel"):
     parent_event_id: str | None = None
     adapter_version: str | None = None
     contract_version: str | None = None
-    engine_run_ref: Raw | UnsetType = UNSET
-    event_data: Raw | UnsetType = UNSET
+    engine_run_ref: Raw = ABSENT
+    event_data: Raw = ABSENT
+
+
+class _RunsShape(Shape):
+    carried = frozenset({"engine_run_ref", "event_data"})
+
+    def __init__(self) -> None:
+        # Attempts are numbers that are written as texts.
+        super().__init__(
+            _RunEvent, {name: name for name in _RunEvent.__struct_fields__}, strict=False
+        )
+
+    def __reduce__(self) -> Any:
+        return _RunsShape, ()
 
 
 class _Events(Struct, frozen=True):
@@ -224,41 +271,6 @@ class _Events(Struct, frozen=True):
 
     columns: tuple[tuple[str, str], ...]
     shape: Callable[[], Shape]
-
-
-class _StateShape(Shape):
-    def __init__(self) -> None:
-        super().__init__(
-            _ChangeEvent,
-            {
-                "type": lambda event: event.type,
-                "key": lambda event: event.key,
-                "value": lambda event: _text(event.value),
-                "old_value": lambda event: _text(event.old_value),
-                "operation": lambda event: event.headers.operation,
-                "txid": lambda event: event.headers.txid,
-                "timestamp": lambda event: event.headers.timestamp,
-                "control": lambda event: event.headers.control,
-            },
-            _change_complaint,
-        )
-
-    def __reduce__(self) -> Any:
-        return _StateShape, ()
-
-
-class _RunsShape(Shape):
-    def __init__(self) -> None:
-        carried = {"engine_run_ref", "event_data"}
-        plain = [name for name in _RunEvent.__struct_fields__ if name not in carried]
-        getters: dict[str, Callable[[Any], Any]] = {name: _attribute(name) for name in plain}
-        getters["engine_run_ref"] = lambda event: _text(event.engine_run_ref)
-        getters["event_data"] = lambda event: _text(event.event_data)
-        # Attempts are numbers that are written as texts.
-        super().__init__(_RunEvent, getters, strict=False)
-
-    def __reduce__(self) -> Any:
-        return _RunsShape, ()
 
 
 EVENTS: Final = {

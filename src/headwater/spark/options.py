@@ -17,7 +17,7 @@ Position = Literal["earliest", "latest"]
 
 MODES: Final = ("raw", "state", "runs", "json")
 VALUE_TYPES: Final = ("string", "binary", "variant")
-SPLIT_BYTES: Final = 16 * 1024 * 1024
+SPLIT_BYTES: Final = 64 * 1024 * 1024
 WAIT_SECONDS: Final = 1.0
 MAX_WAIT: Final = 20.0
 

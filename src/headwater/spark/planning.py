@@ -78,27 +78,26 @@ class Planner:
         offset = _WORDS.get(text, text)
         return self.tails.get(path, START) if offset == "now" else offset
 
-    def pieces(self, path: str, start: str, end: str) -> list[Range]:
-        """Cut a range; every piece lies within one epoch."""
+    def pieces(self, path: str, start: str, end: str, size: int) -> list[Range]:
+        """Cut a range into pieces of about so many bytes; each lies within one epoch."""
         if start == end:
             return []
         one_epoch = epoch_of(start) == epoch_of(end)
-        if one_epoch and byte_of(end) - byte_of(start) <= self.options.split_bytes:
+        if one_epoch and byte_of(end) - byte_of(start) <= size:
             return [Range(path, start, end)]
-        offsets = self.client.splits(path, start, end, size=self.options.split_bytes)
-        return pieces_between(path, offsets)
+        return pieces_between(path, self.client.splits(path, start, end, size=size))
 
-    def pieces_or_loss(self, path: str, start: str, end: str) -> list[Range]:
+    def pieces_or_loss(self, path: str, start: str, end: str, size: int) -> list[Range]:
         """Cut a range of a running query, of which the stream may have lost the beginning."""
         try:
-            return self.pieces(path, start, end)
+            return self.pieces(path, start, end, size)
         except OffsetGone:
             self.lost(path, start, "was deleted and created again")
         except (StreamNotFound, StreamGone):
             self.lost(path, start, "was deleted")
             return []
         try:
-            return self.pieces(path, START, end)
+            return self.pieces(path, START, end, size)
         except (StreamNotFound, StreamGone, OffsetGone):
             self.lost(path, start, "was deleted")
             return []

@@ -15,6 +15,10 @@ from headwater.protocol.offsets import Offset, parse_offset
 LEAST_SHARE: Final = 64 * 1024
 """So much of a stream is worth a request of its own."""
 
+LEAST_PIECES: Final = 4
+LEAST_PIECE_BYTES: Final = 8 * 1024 * 1024
+"""So much is worth a task of its own, which takes a tenth of a second to begin."""
+
 
 class Range(Struct, frozen=True):
     """What lies between two offsets of a stream; all offsets inside have the epoch of the end."""
@@ -57,6 +61,11 @@ def share(lags: Mapping[str, int], budget: int, last: str) -> dict[str, int]:
         shares[name] = max(1, min(lags[name], left // (len(names) - served)))
         left = max(0, left - shares[name])
     return shares
+
+
+def piece_bytes(total: int, most: int) -> int:
+    """Say how long pieces are: as long as may be, for each task costs, but not too few of them."""
+    return min(most, max(total // LEAST_PIECES, LEAST_PIECE_BYTES))
 
 
 def pack(pieces: Iterable[Range], size: int) -> list[tuple[Range, ...]]:

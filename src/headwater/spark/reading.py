@@ -43,8 +43,8 @@ def read_ranges(
 
 def _read(client: Client, columns: Columns, piece: Range) -> Iterator[pa.RecordBatch]:
     for batch in client.stream(piece.stream).read(piece.start):
-        rows = columns.rows(batch, piece)
-        if rows.num_rows:
-            yield rows
+        for rows in columns.batches(batch, piece):
+            if rows.num_rows:
+                yield rows
         if batch.offset >= piece.end:
             return

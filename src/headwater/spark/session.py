@@ -15,9 +15,10 @@ from headwater.errors import NoJava
 
 LEAST_JAVA: Final = 17
 
-_SETTINGS: Final = {
+_ANYWHERE: Final = {"spark.sql.session.timeZone": "UTC"}
+_OWN: Final = {
+    # Only who starts Spark can say so: a Connect server has been started by someone else.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
 }
 _LOCAL: Final = {
     # A rename of Hadoop's local file system starts a process and writes a checksum for each file.
@@ -38,13 +39,14 @@ def session(
 ) -> SparkSession:
     """Start or find a Spark session: embedded, on a cluster (`master`), or by Spark Connect."""
     builder = SparkSession.builder.appName(app_name)
-    chosen = dict(_SETTINGS)
+    chosen = dict(_ANYWHERE)
     if remote is not None:
         builder = builder.remote(remote)
     else:
         os.environ.setdefault("JAVA_HOME", find_java())
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master)
+        chosen |= _OWN
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen |= _LOCAL

@@ -21,7 +21,7 @@ from headwater.client import START
 from headwater.spark.columns import Columns
 from headwater.spark.options import SourceOptions
 from headwater.spark.planning import Planner
-from headwater.spark.ranges import Range, byte_of, pack, share
+from headwater.spark.ranges import Range, byte_of, pack, piece_bytes, share
 from headwater.spark.reading import Ranges, read_ranges
 
 Offsets = dict[str, str]
@@ -78,12 +78,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = dict(self.planner.tails)
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        ranges = [Range(path, start.get(path, START), end[path]) for path in sorted(end)]
+        size = piece_bytes(sum(each.bytes for each in ranges), self.options.split_bytes)
         pieces: list[Range] = []
-        for path in sorted(end):
-            begin = start.get(path, START)
-            if begin != end[path]:
-                pieces += self.planner.pieces_or_loss(path, begin, end[path])
-        return [Ranges(packed) for packed in pack(pieces, self.options.split_bytes)]
+        for each in ranges:
+            if each.start != each.end:
+                pieces += self.planner.pieces_or_loss(each.stream, each.start, each.end, size)
+        return [Ranges(packed) for packed in pack(pieces, size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Ranges)  # noqa: S101 - there are no others

@@ -38,6 +38,7 @@ from headwater.state.schemas import (
     define_stream_state,
     new_epoch,
 )
+from headwater.state.snapshots import Snapshot, begin_from_snapshot, find_snapshots
 from headwater.state.sqlite import SqliteBackend
 from headwater.state.validators import Validator, validator_for
 
@@ -63,6 +64,7 @@ __all__ = [
     "Progress",
     "Quarantined",
     "Query",
+    "Snapshot",
     "SqliteBackend",
     "StateEvent",
     "Status",
@@ -71,6 +73,7 @@ __all__ = [
     "Validator",
     "Violation",
     "average",
+    "begin_from_snapshot",
     "change",
     "check",
     "collection",
@@ -79,6 +82,7 @@ __all__ = [
     "define_stream_state",
     "encode_events",
     "field",
+    "find_snapshots",
     "is_change_event",
     "is_control_event",
     "largest",

@@ -11,7 +11,17 @@ from redis import Redis as BlockingRedis
 
 from headwater.errors import RunQueryRefused, RunStoreUnavailable, SettingsError
 from headwater.runs import RunStore, run_store
-from tests.suites.run_steps import all_changes, append, numbered, started
+from headwater.runs.projector import Projector
+from headwater.runs.reducer import Fold
+from headwater.runs.store import Checkpoint, checkpoint_to_json
+from tests.suites.run_steps import (
+    all_changes,
+    all_events,
+    append,
+    numbered,
+    started,
+    step_started,
+)
 from tests.suites.run_store_fire import FireSuite, SharedFireSuite
 from tests.suites.run_store_suite import RunStoreSuite
 from tests.support.engines.postgres import Postgres
@@ -169,6 +179,7 @@ def test_transactions_of_another_cluster_are_taken_for_changes_once(postgres: Po
         url = postgres.run_store_url()
         async with run_store(url) as store:
             await append(store, started())
+            await store.save_position('{"mark": "999999999990:999999999999:"}')
         schema = url.rpartition("schema=")[2]
         # As after a restore into a cluster whose transactions are fewer.
         postgres.execute(f"UPDATE {schema}.runs SET changed = '999999999999'::xid8".encode())
@@ -176,6 +187,79 @@ def test_transactions_of_another_cluster_are_taken_for_changes_once(postgres: Po
             names, mark = await all_changes(store)
             assert names == ["run-001"]
             assert (await store.changes(mark)).runs == ()
+            assert await store.load_position() == ""
+            kept = f'{{"mark": "{mark}"}}'
+            await store.save_position(kept)
+        async with run_store(url) as store:
+            assert await store.load_position() == kept
+
+    asyncio.run(scenario())
+
+
+def test_changes_are_named_in_the_order_of_numbers_and_not_of_texts(postgres: Postgres) -> None:
+    async def scenario() -> None:
+        url = postgres.run_store_url()
+        async with run_store(url) as store:
+            schema = url.rpartition("schema=")[2]
+            transactions = (8, 9, 10, 11, 99, 100, 101)
+            for number in transactions:
+                await append(store, started(f"run-{number}"))
+                postgres.execute(
+                    f"UPDATE {schema}.runs SET changed = '{number}'::xid8 "
+                    f"WHERE run_id = 'run-{number}'".encode()
+                )
+            names, _ = await all_changes(store, limit=2)
+            assert names == [f"run-{number}" for number in transactions]
+
+    asyncio.run(scenario())
+
+
+def test_projectors_that_take_turns_keep_whole_checkpoints(postgres: Postgres) -> None:
+    async def scenario() -> None:
+        url = postgres.run_store_url()
+        async with run_store(url) as one, run_store(url) as other:
+            await append(one, *(step_started(f"step-{number}") for number in range(100)))
+            folds = [Fold("run-001"), Fold("run-001")]
+            for turn, event in enumerate(await all_events(one)):
+                # Each of them knows only what it wrote itself.
+                for fold in folds:
+                    fold.apply(event)
+                snapshot = folds[turn % 2].snapshot()
+                kept = Checkpoint(snapshot, event.run_seq)
+                await (one, other)[turn % 2].save_checkpoints([kept])
+                if turn % 10 == 9:
+                    assert await one.load_checkpoint("run-001") == kept
+
+    asyncio.run(scenario())
+
+
+def test_checkpoints_that_were_kept_whole_are_read_and_replaced(postgres: Postgres) -> None:
+    async def scenario() -> None:
+        url = postgres.run_store_url()
+        schema = url.rpartition("schema=")[2]
+        async with run_store(url) as store:
+            await append(store, *(step_started(f"step-{number}") for number in range(50)))
+            snapshot = await store.project_snapshot("run-001")
+        whole = Checkpoint(snapshot, snapshot.last_event_seq)
+        for statement in (
+            f"DROP TABLE {schema}.checkpoint_steps",
+            f"ALTER TABLE {schema}.checkpoints DROP COLUMN steps, DROP COLUMN version",
+            f"UPDATE {schema}.settings SET value = '1' WHERE name = 'format'",
+        ):
+            postgres.execute(statement.encode())
+        postgres.execute(
+            f"INSERT INTO {schema}.checkpoints "
+            f"SELECT number, 50, %s::json FROM {schema}.runs".encode(),
+            checkpoint_to_json(whole).decode(),
+        )
+        await asyncio.gather(*(_open_and_close(url) for _ in range(4)))
+        async with run_store(url) as store:
+            assert await store.load_checkpoint("run-001") == whole
+            await append(store, step_started("one-more"))
+            await Projector(store).catch_up()
+            kept = await store.load_checkpoint("run-001")
+            assert kept is not None
+            assert kept.snapshot == await store.project_snapshot("run-001")
 
     asyncio.run(scenario())
 

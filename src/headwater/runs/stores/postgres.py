@@ -14,8 +14,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, LiteralString, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import ClassVar, Final, LiteralString, NamedTuple
 
 from psycopg import AsyncConnection, errors
 
@@ -37,15 +36,16 @@ from headwater.runs.store import (
     RunStore,
     check_limit,
     check_page,
-    checkpoint_from_json,
-    checkpoint_to_json,
     cursor_of,
     parse_cursor,
 )
 from headwater.runs.stores.filters import conditions
 from headwater.runs.stores.postgres_changes import CHANGES, ChangeMark
-from headwater.runs.stores.postgres_connections import Connections
+from headwater.runs.stores.postgres_checkpoints import Checkpoints
+from headwater.runs.stores.postgres_connections import Connections, columns
 from headwater.runs.stores.postgres_groups import Call, Groups, Outcome
+from headwater.runs.stores.postgres_schema import SAVE_POSITION
+from headwater.runs.stores.postgres_url import arguments, split_url
 from headwater.runs.values import RunStatus
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
@@ -69,7 +69,7 @@ NEW_RUNS: Final = """
 # Key by key, through the index: a join would read the whole log where statistics are old.
 KNOWN_KEYS: Final = """
     SELECT k.run_id, k.idempotency_key, e.run_seq
-    FROM unnest(%s::text[], %s::text[]) AS k (run_id, idempotency_key)
+    FROM unnest(%b::text[], %b::text[]) AS k (run_id, idempotency_key)
     CROSS JOIN LATERAL (
         SELECT run_seq FROM events
         WHERE run = (SELECT number FROM runs WHERE run_id = k.run_id)
@@ -79,13 +79,13 @@ KNOWN_KEYS: Final = """
 _INSERT: Final = """
     INSERT INTO events (run, run_seq, idempotency_key, persisted_at, body)
     SELECT run, run_seq, idempotency_key, %s, body::json
-    FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[])
+    FROM unnest(%b::bigint[], %b::bigint[], %b::text[], %b::text[])
         AS new (run, run_seq, idempotency_key, body)
 """
 _NEW_HEADS: Final = """
     UPDATE runs SET status = moved.status, last_seq = moved.last_seq,
         updated_at = greatest(updated_at, %s), changed = pg_current_xact_id()
-    FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) AS moved (number, status, last_seq)
+    FROM unnest(%b::bigint[], %b::text[], %b::bigint[]) AS moved (number, status, last_seq)
     WHERE runs.number = moved.number
 """
 _FETCH: Final = """
@@ -93,18 +93,18 @@ _FETCH: Final = """
     WHERE run = (SELECT number FROM runs WHERE run_id = %s) AND run_seq > %s
     ORDER BY run_seq LIMIT %s
 """
+_FETCH_EACH: Final = """
+    SELECT w.place, e.body::text, e.run_seq, e.persisted_at
+    FROM unnest(%b::text[], %b::bigint[]) WITH ORDINALITY AS w (run_id, after_seq, place)
+    CROSS JOIN LATERAL (
+        SELECT body, run_seq, persisted_at FROM events
+        WHERE run = (SELECT number FROM runs WHERE run_id = w.run_id) AND run_seq > w.after_seq
+        ORDER BY run_seq LIMIT %s
+    ) AS e ORDER BY w.place, e.run_seq
+"""
 _TOMBSTONE: Final = """
     UPDATE runs SET deleted = true, updated_at = greatest(updated_at, clock_timestamp()),
         changed = pg_current_xact_id() WHERE number = %s
-"""
-_SAVE: Final = """
-    INSERT INTO checkpoints (run, last_event_seq, document)
-    SELECT r.number, c.last_event_seq, c.document::json
-    FROM unnest(%s::text[], %s::bigint[], %s::text[]) AS c (run_id, last_event_seq, document)
-    JOIN runs r USING (run_id) WHERE NOT r.deleted ORDER BY r.number FOR KEY SHARE OF r
-    ON CONFLICT (run) DO UPDATE SET last_event_seq = excluded.last_event_seq,
-        document = excluded.document
-    WHERE excluded.last_event_seq >= checkpoints.last_event_seq
 """
 
 
@@ -136,41 +136,18 @@ class PostgresRunStore(RunStore):
         self._db = Connections(url, schema, connections)
         # Half of the connections are left for readers.
         self._groups = Groups(self._append_group, max(1, connections // 2))
+        self._checkpoints = Checkpoints(self._db, self._save_status)
         self._news = asyncio.Event()
         self.installation = ""
         """An id of this schema, known once it is open."""
 
     @classmethod
     def from_url(cls, url: str) -> "PostgresRunStore":
-        scheme, separator, rest = url.partition("://")
-        if not separator:
-            raise SettingsError("run store", url, "a URL such as postgresql://user@host/database")
-        scheme = scheme.partition("+")[0]
-        parts = urlsplit(f"{scheme}://{rest}")
-        ours: dict[str, str] = {}
-        theirs: list[tuple[str, str]] = []
-        for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name in {"schema", "connections", "redis"}:
-                ours[name] = value
-            else:
-                theirs.append((name, value))
-        return cls._made(urlunsplit(parts._replace(query=urlencode(theirs))), ours)
+        return cls._made(*split_url(url))
 
     @classmethod
     def _made(cls, url: str, options: dict[str, str]) -> "PostgresRunStore":
-        return cls(url, **cls._arguments(options))
-
-    @staticmethod
-    def _arguments(options: dict[str, str]) -> dict[str, Any]:
-        given: dict[str, Any] = {}
-        if "schema" in options:
-            given["schema"] = options["schema"]
-        if "connections" in options:
-            text = options["connections"]
-            if not text.isdecimal():
-                raise SettingsError("connections", text, "a number")
-            given["connections"] = int(text)
-        return given
+        return cls(url, **arguments(options))
 
     async def open(self) -> None:
         if not self._db.is_open:
@@ -268,6 +245,7 @@ class PostgresRunStore(RunStore):
                     return False
                 await db.execute("DELETE FROM events WHERE run = %s", row)
                 await db.execute("DELETE FROM checkpoints WHERE run = %s", row)
+                await db.execute("DELETE FROM checkpoint_steps WHERE run = %s", row)
                 await db.execute(_TOMBSTONE, row)
                 await self._forget_numbers(db, run_id, row[0])
                 return True
@@ -280,28 +258,7 @@ class PostgresRunStore(RunStore):
         """Drop what the authority keeps for a run besides its row."""
 
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> None:
-        newest: dict[str, Checkpoint] = {}
-        for each in checkpoints:
-            kept = newest.get(each.run_id)
-            if kept is None or kept.last_event_seq <= each.last_event_seq:
-                newest[each.run_id] = each
-        if not newest:
-            return
-        rows = list(newest.values())
-
-        async def save(db: AsyncConnection) -> None:
-            async with db.transaction():
-                await db.execute(
-                    _SAVE,
-                    (
-                        [each.run_id for each in rows],
-                        [each.last_event_seq for each in rows],
-                        [checkpoint_to_json(each).decode() for each in rows],
-                    ),
-                )
-                await self._save_status(db, rows)
-
-        await self._db.write(save)
+        await self._checkpoints.save(checkpoints)
 
     async def _save_status(self, db: AsyncConnection, checkpoints: list[Checkpoint]) -> None:
         """Take over the status of checkpoints, where appends can't tell it."""
@@ -321,6 +278,18 @@ class PostgresRunStore(RunStore):
             stored_event(run_id, body.encode(), run_seq, instant_text(at))
             for body, run_seq, at in rows
         ]
+
+    async def fetch_each(
+        self, wanted: Sequence[tuple[str, int]], limit: int = PAGE
+    ) -> list[list[StoredEvent]]:
+        pages: list[list[StoredEvent]] = [[] for _ in wanted]
+        if wanted:
+            rows = await self._db.read(_FETCH_EACH, *columns(wanted, 2), limit)
+            for place, body, run_seq, at in rows:
+                run_id = wanted[place - 1][0]
+                event = stored_event(run_id, body.encode(), run_seq, instant_text(at))
+                pages[place - 1].append(event)
+        return pages
 
     async def find_run(self, run_id: str) -> RunInfo | None:
         rows = await self._db.read(
@@ -372,13 +341,18 @@ class PostgresRunStore(RunStore):
         with suppress(TimeoutError):
             await asyncio.wait_for(news.wait(), min(seconds, self.poll_seconds))
 
+    async def save_position(self, position: str) -> None:
+        async def save(db: AsyncConnection) -> None:
+            await db.execute(SAVE_POSITION, (position,))
+
+        await self._db.write(save)
+
+    async def load_position(self) -> str:
+        rows = await self._db.read("SELECT value FROM settings WHERE name = 'position'")
+        return rows[0][0] if rows else ""
+
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
-        rows = await self._db.read(
-            "SELECT document::text FROM checkpoints "
-            "WHERE run = (SELECT number FROM runs WHERE run_id = %s)",
-            run_id,
-        )
-        return checkpoint_from_json(run_id, rows[0][0]) if rows else None
+        return await self._checkpoints.load(run_id)
 
 
 def head_of(
@@ -390,11 +364,6 @@ def head_of(
 ) -> Head:
     """Read the row of a run."""
     return Head(number, RunStatus(status), last_seq, deleted, at)
-
-
-def columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[list[Any], ...]:
-    """Turn rows into arrays, as `unnest` takes them."""
-    return tuple([row[place] for row in rows] for place in range(count))
 
 
 def info_of(

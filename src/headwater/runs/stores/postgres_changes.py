@@ -14,10 +14,12 @@ from headwater.errors import RunQueryRefused
 _EVERYTHING: Final = "1:1:"
 _SNAPSHOT: Final = re.compile(r"\d{1,19}:\d{1,19}:[\d,]*")
 
+# The text has a name of its own: ORDER BY would take it for the number, and '10' is below '9'.
 CHANGES: Final = """
     SELECT now.snapshot, found.* FROM (SELECT pg_current_snapshot()::text AS snapshot) AS now
     LEFT JOIN LATERAL (
-        SELECT changed::text, number, run_id, status, last_seq, created_at, updated_at, deleted
+        SELECT changed::text AS changed_text, number, run_id, status, last_seq, created_at,
+            updated_at, deleted
         FROM runs
         WHERE changed >= pg_snapshot_xmin(%s::pg_snapshot)
         AND NOT pg_visible_in_snapshot(changed, %s::pg_snapshot)
@@ -25,7 +27,7 @@ CHANGES: Final = """
             OR NOT pg_visible_in_snapshot(changed, %s::pg_snapshot))
         ORDER BY changed, number LIMIT %s
     ) AS found ON true
-    ORDER BY found.changed::xid8, found.number
+    ORDER BY found.changed_text::xid8, found.number
 """
 
 

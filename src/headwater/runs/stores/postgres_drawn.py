@@ -17,7 +17,8 @@ from psycopg import AsyncConnection
 from headwater.errors import RunDeleted
 from headwater.runs.events import Document
 from headwater.runs.store import AppendResult, Checkpoint
-from headwater.runs.stores.postgres import KNOWN_KEYS, Head, Numbers, PostgresRunStore, columns
+from headwater.runs.stores.postgres import KNOWN_KEYS, Head, Numbers, PostgresRunStore
+from headwater.runs.stores.postgres_connections import columns
 from headwater.runs.stores.postgres_groups import Call, Outcome
 
 # KEY SHARE keeps runs from being deleted, and nobody from appending.
@@ -29,7 +30,7 @@ _HOLD_HEADS: Final = """
 _INSERT: Final = """
     INSERT INTO events (run, run_seq, idempotency_key, persisted_at, body)
     SELECT run, run_seq, idempotency_key, %s, body::json
-    FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[])
+    FROM unnest(%b::bigint[], %b::bigint[], %b::text[], %b::text[])
         AS new (run, run_seq, idempotency_key, body)
     ORDER BY run, idempotency_key COLLATE "C"
     ON CONFLICT ON CONSTRAINT events_by_key DO NOTHING RETURNING run, idempotency_key
@@ -38,12 +39,12 @@ _LOCK: Final = "SELECT FROM runs WHERE number = ANY(%s) ORDER BY number FOR NO K
 _NEW_HEADS: Final = """
     UPDATE runs SET last_seq = greatest(runs.last_seq, moved.last_seq),
         updated_at = greatest(updated_at, %s), changed = pg_current_xact_id()
-    FROM unnest(%s::bigint[], %s::bigint[]) AS moved (number, last_seq)
+    FROM unnest(%b::bigint[], %b::bigint[]) AS moved (number, last_seq)
     WHERE runs.number = moved.number
 """
 _SAVE_STATUS: Final = """
     UPDATE runs SET status = c.status
-    FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS c (run_id, status, last_event_seq)
+    FROM unnest(%b::text[], %b::text[], %b::bigint[]) AS c (run_id, status, last_event_seq)
     WHERE runs.run_id = c.run_id AND NOT deleted AND runs.status <> c.status AND EXISTS (
         SELECT FROM checkpoints k
         WHERE k.run = runs.number AND k.last_event_seq = c.last_event_seq)

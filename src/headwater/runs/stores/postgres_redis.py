@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from headwater.errors import RunStoreUnavailable, SettingsError, StoreNotOpen
 from headwater.runs.stores.postgres import Head, PostgresRunStore
 from headwater.runs.stores.postgres_drawn import DrawnRunStore
+from headwater.runs.stores.postgres_url import arguments
 
 _DRAW: Final = """
 local last = tonumber(redis.call('GET', KEYS[1]) or '0')
@@ -46,7 +47,7 @@ class PostgresRedisRunStore(DrawnRunStore):
             raise SettingsError(
                 "run store", url, "where Redis is, such as ...?redis=redis://localhost:6379/0"
             )
-        return cls(url, redis=options["redis"], **cls._arguments(options))
+        return cls(url, redis=options["redis"], **arguments(options))
 
     async def open(self) -> None:
         if self._redis is None:

@@ -12,12 +12,14 @@ from psycopg import AsyncConnection, errors
 
 from headwater.errors import NewerFormat, SettingsError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""1 kept checkpoints whole."""
 _ATTEMPTS: Final = 20
 _IN_THE_WAY: Final = (
     errors.UniqueViolation,
     errors.DuplicateObject,
     errors.DuplicateTable,
+    errors.DuplicateColumn,
     errors.DeadlockDetected,
 )
 """What says that another process prepared the schema at the same time."""
@@ -67,6 +69,20 @@ _TABLES: Final = (
     )
     """,
 )
+_SINCE_2: Final = (
+    b"""
+    ALTER TABLE checkpoints ADD COLUMN steps int NOT NULL DEFAULT 0,
+        ADD COLUMN version bigint NOT NULL DEFAULT 0
+    """,
+    b"""
+    CREATE TABLE checkpoint_steps (
+        run bigint NOT NULL,
+        page int NOT NULL,
+        steps json NOT NULL,
+        PRIMARY KEY (run, page)
+    )
+    """,
+)
 # The settings are made with the tables, in one transaction: where one is, so are the others.
 _IS_MADE: Final = b"SELECT to_regclass(%s || '.settings') IS NOT NULL"
 _SETTING: Final = b"INSERT INTO settings VALUES (%s, %s)"
@@ -74,6 +90,17 @@ _SETTING: Final = b"INSERT INTO settings VALUES (%s, %s)"
 # may lie in the future, where every reader would take them for new again and again.
 _REPAIR: Final = b"""
     UPDATE runs SET changed = pg_current_xact_id() WHERE changed > pg_current_xact_id()
+"""
+SAVE_POSITION: Final = """
+    INSERT INTO settings VALUES ('position', %s)
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+# For the same reason: a position of the old cluster would take new transactions for known ones.
+_FORGET_POSITION: Final = b"""
+    DELETE FROM settings WHERE CASE WHEN name = 'position' THEN (
+        SELECT max(number::numeric) > pg_snapshot_xmax(pg_current_snapshot())::text::numeric
+        FROM regexp_split_to_table(value::json->>'mark', '[:,/]') AS number WHERE number <> ''
+    ) END
 """
 
 
@@ -103,7 +130,11 @@ async def _prepare(db: AsyncConnection, schema: str, kind: str) -> str:
         await _make(db, schema, kind)
     rows = await (await db.execute(b"SELECT name, value FROM settings")).fetchall()
     settings: dict[str, str] = dict(rows)
-    if int(settings["format"]) > FORMAT:
+    if int(settings["format"]) == 1:
+        for statement in _SINCE_2:
+            await db.execute(statement)
+        await db.execute(b"UPDATE settings SET value = '2' WHERE name = 'format'")
+    elif int(settings["format"]) > FORMAT:
         raise NewerFormat(f"schema {schema}", int(settings["format"]), FORMAT)
     if settings["authority"] != kind:
         raise SettingsError(
@@ -113,12 +144,13 @@ async def _prepare(db: AsyncConnection, schema: str, kind: str) -> str:
             "use it, or another schema (?schema=...)",
         )
     await db.execute(_REPAIR)
+    await db.execute(_FORGET_POSITION)
     return settings["installation"]
 
 
 async def _make(db: AsyncConnection, schema: str, kind: str) -> None:
     await db.execute(f'{_SCHEMA}"{schema}"'.encode())
-    for statement in _TABLES:
+    for statement in (*_TABLES, *_SINCE_2):
         await db.execute(statement)
     for name, value in (
         ("format", str(FORMAT)),

@@ -9,12 +9,13 @@ from typing import ClassVar, Final
 
 from psycopg import AsyncConnection, sql
 
-from headwater.runs.stores.postgres import Head, columns
+from headwater.runs.stores.postgres import Head
+from headwater.runs.stores.postgres_connections import columns
 from headwater.runs.stores.postgres_drawn import DrawnRunStore
 
 _DRAW: Final = """
     SELECT wanted.run_id, nextval(wanted.name::regclass)
-    FROM unnest(%s::text[], %s::text[], %s::int[]) AS wanted (run_id, name, count),
+    FROM unnest(%b::text[], %b::text[], %b::int[]) AS wanted (run_id, name, count),
         generate_series(1, wanted.count)
 """
 

@@ -31,12 +31,11 @@ from headwater.runs.store import (
     RunStore,
     check_limit,
     check_page,
-    checkpoint_from_json,
-    checkpoint_to_json,
     cursor_of,
     parse_cursor,
 )
 from headwater.runs.stores.filters import conditions
+from headwater.runs.stores.sqlite_checkpoints import Checkpoints, delete, load
 from headwater.runs.stores.sqlite_schema import connect, prepare, unavailable
 from headwater.runs.values import RunStatus
 
@@ -47,6 +46,11 @@ Job = Callable[[sqlite3.Connection], Any]
 _MAX_GROUP: Final = 512
 """Calls that share a transaction at most: each of them waits for the last."""
 _COLUMNS: Final = "run_id, status, last_seq, created_at, updated_at, deleted"
+_FETCH: Final = """
+    SELECT body, run_seq, persisted_at FROM events
+    WHERE run = (SELECT number FROM runs WHERE run_id = ?) AND run_seq > ?
+    ORDER BY run_seq LIMIT ?
+"""
 _NEW_RUN: Final = """
     INSERT INTO runs (run_id, status, last_seq, created_at, updated_at, changed)
     VALUES (?, 'PENDING', 0, ?, ?, (SELECT coalesce(max(changed), 0) + 1 FROM runs))
@@ -76,6 +80,7 @@ class SqliteRunStore(RunStore):
         self._writer: sqlite3.Connection
         self._reader: sqlite3.Connection
         self._waiting: list[tuple[Job, asyncio.Future[Any]]] = []
+        self._checkpoints = Checkpoints()
         self._idle = asyncio.Event()
         """Whether nothing is being committed."""
         self._idle.set()
@@ -142,10 +147,7 @@ class SqliteRunStore(RunStore):
         return await self._write(lambda db: _delete(db, run_id))
 
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> None:
-        rows = [
-            (each.last_event_seq, checkpoint_to_json(each), each.run_id) for each in checkpoints
-        ]
-        await self._write(lambda db: _save_checkpoints(db, rows))
+        await self._write(lambda db: self._checkpoints.save(db, checkpoints))
 
     async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Have something done in the next transaction, and return once that is committed."""
@@ -222,14 +224,20 @@ class SqliteRunStore(RunStore):
         self, run_id: str, after_seq: int = 0, limit: int = PAGE
     ) -> list[StoredEvent]:
         check_page(after_seq, limit)
-        rows = await self._read(
-            "SELECT body, run_seq, persisted_at FROM events WHERE run = "
-            "(SELECT number FROM runs WHERE run_id = ?) AND run_seq > ? ORDER BY run_seq LIMIT ?",
-            run_id,
-            after_seq,
-            limit,
-        )
+        rows = await self._read(_FETCH, run_id, after_seq, limit)
         return [stored_event(run_id, *row) for row in rows]
+
+    async def fetch_each(
+        self, wanted: Sequence[tuple[str, int]], limit: int = PAGE
+    ) -> list[list[StoredEvent]]:
+        # One way to the reader's thread and back for all of them.
+        pages = await self._ask(
+            lambda db: [db.execute(_FETCH, (*each, limit)).fetchall() for each in wanted]
+        )
+        return [
+            [stored_event(run_id, *row) for row in rows]
+            for (run_id, _), rows in zip(wanted, pages, strict=True)
+        ]
 
     async def find_run(self, run_id: str) -> RunInfo | None:
         rows = await self._read(
@@ -287,21 +295,27 @@ class SqliteRunStore(RunStore):
             await asyncio.wait_for(news.wait(), min(seconds, self.poll_seconds))
 
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
-        rows = await self._read(
-            "SELECT document FROM checkpoints WHERE run = "
-            "(SELECT number FROM runs WHERE run_id = ?)",
-            run_id,
-        )
-        return checkpoint_from_json(run_id, rows[0][0]) if rows else None
+        return await self._ask(lambda db: load(db, run_id))
+
+    async def save_position(self, position: str) -> None:
+        statement = "INSERT OR REPLACE INTO position VALUES (1, ?)"
+        await self._write(lambda db: db.execute(statement, (position,)))
+
+    async def load_position(self) -> str:
+        rows = await self._read("SELECT text FROM position")
+        return rows[0][0] if rows else ""
 
     async def _read(self, statement: str, *values: object) -> list[Any]:
+        return await self._ask(lambda db: db.execute(statement, values).fetchall())
+
+    async def _ask(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         if self._reading is None:
             raise StoreNotOpen
         reader = self._reader
 
-        def read() -> list[Any]:
+        def read() -> T:
             try:
-                return reader.execute(statement, values).fetchall()
+                return ask(reader)
             except sqlite3.Error as error:
                 raise unavailable(self.path, error) from error
 
@@ -355,19 +369,9 @@ def _delete(db: sqlite3.Connection, run_id: str) -> bool:
     if found is None:
         return False
     db.execute("DELETE FROM events WHERE run = ?", found)
-    db.execute("DELETE FROM checkpoints WHERE run = ?", found)
+    delete(db, *found)
     db.execute(_TOMBSTONE, (instant_text(datetime.now(UTC)), *found))
     return True
-
-
-def _save_checkpoints(db: sqlite3.Connection, rows: list[tuple[int, bytes, str]]) -> None:
-    db.executemany(
-        "INSERT INTO checkpoints (run, last_event_seq, document) "
-        "SELECT number, ?, ? FROM runs WHERE run_id = ? AND NOT deleted "
-        "ON CONFLICT (run) DO UPDATE SET last_event_seq = excluded.last_event_seq, "
-        "document = excluded.document WHERE excluded.last_event_seq >= last_event_seq",
-        rows,
-    )
 
 
 def _info(

@@ -5,11 +5,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from headwater.errors import NewerFormat, RunStoreUnavailable, SettingsError
+from headwater.errors import (
+    NewerFormat,
+    RunError,
+    RunStoreDamaged,
+    RunStoreUnavailable,
+    SettingsError,
+)
 
 APPLICATION_ID: Final = 0x48575253  # "HWRS"
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""1 kept checkpoints whole, and no position."""
 BUSY_SECONDS: Final = 30.0
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _TABLES: Final = """
 CREATE TABLE runs (
@@ -40,6 +48,17 @@ CREATE TABLE checkpoints (
     document BLOB NOT NULL
 );
 """
+_SINCE_2: Final = """
+ALTER TABLE checkpoints ADD COLUMN steps INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE checkpoints ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE checkpoint_steps (
+    run INTEGER NOT NULL,
+    page INTEGER NOT NULL,
+    steps BLOB NOT NULL,
+    PRIMARY KEY (run, page)
+) WITHOUT ROWID;
+CREATE TABLE position (one INTEGER PRIMARY KEY, text TEXT NOT NULL);
+"""
 
 
 def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
@@ -60,9 +79,11 @@ def prepare(db: sqlite3.Connection, path: Path) -> None:
     """Make the tables where they are missing; several processes may try at once."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        if _is_new(db, path):
-            for statement in _TABLES.split(";"):
-                db.execute(statement)
+        version = _version(db, path)
+        missing = (_TABLES, _SINCE_2)[version:]
+        for statement in ";".join(missing).split(";"):
+            db.execute(statement)
+        if missing:
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {FORMAT}")
         db.execute("COMMIT")
@@ -72,7 +93,8 @@ def prepare(db: sqlite3.Connection, path: Path) -> None:
         raise
 
 
-def _is_new(db: sqlite3.Connection, path: Path) -> bool:
+def _version(db: sqlite3.Connection, path: Path) -> int:
+    """Say which format a file has, 0 for a new one; refuses what is no file of runs."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -80,11 +102,14 @@ def _is_new(db: sqlite3.Connection, path: Path) -> bool:
         raise SettingsError("run store", str(path), "a file of runs; this is another database")
     if version > FORMAT:
         raise NewerFormat(str(path), version, FORMAT)
-    return not tables
+    return int(version)
 
 
-def unavailable(path: Path, error: sqlite3.Error) -> RunStoreUnavailable:
+def unavailable(path: Path, error: sqlite3.Error) -> RunError:
     """Say what a failure of SQLite means to whoever called."""
+    # The low byte is the primary code; the rest only says which kind of it.
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+        return RunStoreDamaged(str(path), str(error))
     return RunStoreUnavailable(f"'{path}'", str(error))
 
 
@@ -92,7 +117,7 @@ def copy(source: Path, target: Path) -> int:
     """Copy a file of runs as it is at one moment, while it may be in use; gives its size."""
     try:
         with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            _is_new(db, source)  # refuses what is no file of runs
+            _version(db, source)
             with closing(sqlite3.connect(target)) as other:
                 other.execute("PRAGMA synchronous = FULL")
                 db.backup(other)

@@ -3,19 +3,18 @@
     {root}/log/RUN           the events (see `streams_log`)
     {root}/checkpoint/RUN    checkpoints; the last one counts
     {root}/tombstone/RUN     there where a run was deleted
-    {root}/changes           which run is about to change, and which has: what projectors tail
+    {root}/position          how far projectors have come; the last message counts
+    {root}/changes           which runs change (see `streams_changes`)
 
-Assignment and commit are one request to the run's stream, so numbers have no gaps. A change is told
-in two messages, before and after: where only the first is there, the writer is still at it or died,
-and the run is looked at once more when its time is over.
+Assignment and commit are one request to the run's stream, so numbers have no gaps.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Final
+from datetime import UTC, datetime
+from typing import ClassVar, Final
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -30,8 +29,6 @@ from headwater.errors import (
     RunStoreUnavailable,
     SettingsError,
     StoreNotOpen,
-    StreamGone,
-    StreamNotFound,
 )
 from headwater.runs.events import Document, StoredEvent, instant_text
 from headwater.runs.store import (
@@ -44,20 +41,18 @@ from headwater.runs.store import (
     RunStore,
     check_limit,
     check_page,
-    checkpoint_from_json,
-    checkpoint_to_json,
     cursor_of,
     parse_cursor,
 )
+from headwater.runs.stores.streams_changes import ChangeStream
+from headwater.runs.stores.streams_checkpoints import JSON, MISSING, StreamCheckpoints
 from headwater.runs.stores.streams_log import PRODUCER, RunLog, read_message
 from headwater.runs.values import RunStatus
 
-_JSON: Final = "application/json"
-_MISSING: Final = (StreamNotFound, StreamGone)
-_OPEN_SECONDS: Final = 60.0
-"""How long a writer may be at a change before it counts as dead."""
 _MAX_LOADED: Final = 1000
-_MAX_CHECKPOINTS: Final = 100
+_MAX_POSITIONS: Final = 100
+_AT_ONCE: Final = 12
+"""Requests for runs under way: with those for changes no more than the client keeps connections."""
 
 
 class StreamRunStore(RunStore):
@@ -70,14 +65,14 @@ class StreamRunStore(RunStore):
         self._base_url = base_url
         self._root = root.strip("/")
         self._client: AsyncClient | None = None
-        self._changes: AsyncStream | None = None
+        self._changes: ChangeStream | None = None
         self._logs: OrderedDict[str, RunLog] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._fetched: OrderedDict[str, tuple[int, str]] = OrderedDict()
         """Where the last fetch of a run ended: behind which number, at which offset."""
-        self._telling: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
-        self._teller: asyncio.Task[None] | None = None
-        self._kept: dict[str, int] = {}
+        self._checkpoints = StreamCheckpoints(self._stream)
+        self._positions = 0
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         self._known: dict[str, RunInfo] = {}
         """All runs, as far as the changes were read."""
         self._known_offset = "-1"
@@ -96,17 +91,17 @@ class StreamRunStore(RunStore):
         if self._client is not None:
             return
         client = AsyncClient(self._base_url, retry=Retry(attempts=5))
-        changes = client.stream(f"{self._root}/changes", content_type=_JSON)
+        changes = client.stream(f"{self._root}/changes", content_type=JSON)
         try:
-            await changes.create(_JSON)
+            await changes.create(JSON)
         except ClientError as error:
             await client.close()
             raise RunStoreUnavailable(self._base_url, str(error)) from error
-        self._client, self._changes = client, changes
+        self._client, self._changes = client, ChangeStream(changes)
 
     async def close(self) -> None:
-        if self._teller is not None:
-            await asyncio.wait({self._teller})
+        if self._changes is not None:
+            await self._changes.finish()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -116,10 +111,10 @@ class StreamRunStore(RunStore):
     async def _append(self, run_id: str, documents: Sequence[Document]) -> list[AppendResult]:
         writer = str(uuid4())
         async with self._using(run_id):
-            await self._tell({"run": run_id, "begins": writer, "at": _now()})
+            changes = self._changes_stream()
+            await changes.begin(run_id, writer, _now())
             results = await self._write(run_id, list(documents), writer)
-            info = self._logs[run_id].info()
-            await self._tell({"ends": writer, "info": msgspec.to_builtins(info)})
+            await changes.end(writer, self._logs[run_id].info())
             return results
 
     async def _write(
@@ -135,9 +130,10 @@ class StreamRunStore(RunStore):
                     await self._read_on(log)
                     return results
                 before = log.next_append
-                appended = await stream.append_many(
-                    messages, producer=ProducerClaim(PRODUCER, 0, before), content_type=_JSON
-                )
+                async with self._turns:
+                    appended = await stream.append_many(
+                        messages, producer=ProducerClaim(PRODUCER, 0, before), content_type=JSON
+                    )
                 if not appended.duplicate:
                     # Ours is the next append, so what lies between is known: no need to read it.
                     for message in messages:
@@ -145,7 +141,7 @@ class StreamRunStore(RunStore):
                     log.offset = appended.offset
                     return results
                 await self._read_on(log)
-            except (*_MISSING, ProducerGap):
+            except (*MISSING, ProducerGap):
                 self._logs.pop(run_id, None)
                 log = await self._load(run_id, create=True)
                 continue
@@ -164,10 +160,10 @@ class StreamRunStore(RunStore):
         if create:
             # First the stream, then the look for a tombstone: whoever deletes does it the other
             # way round, so one of the two sees the other.
-            await self._stream("log", run_id).create(_JSON)
+            await self._stream("log", run_id).create(JSON)
         if await self._stream("tombstone", run_id).exists():
             if create:
-                with suppress(*_MISSING):
+                with suppress(*MISSING):
                     await self._stream("log", run_id).delete()
             raise RunDeleted(run_id)
         log = RunLog(run_id)
@@ -188,17 +184,17 @@ class StreamRunStore(RunStore):
             try:
                 log = RunLog(run_id)
                 await self._read_on(log)
-            except _MISSING:
+            except MISSING:
                 return False
             info = log.info()
             if info is None:
                 return False
             gone = msgspec.structs.replace(info, deleted=True, updated_at=datetime.now(UTC))
-            await self._stream("tombstone", run_id).create(_JSON, closed=True)
-            await self._tell({"info": msgspec.to_builtins(gone)})
+            await self._stream("tombstone", run_id).create(JSON, closed=True)
+            await self._changes_stream().deleted(gone)
             self._logs.pop(run_id, None)
             for kind in ("checkpoint", "log"):
-                with suppress(*_MISSING):
+                with suppress(*MISSING):
                     await self._stream(kind, run_id).delete()
             return True
 
@@ -212,8 +208,8 @@ class StreamRunStore(RunStore):
         seq, offset = self._fetched.get(run_id, (0, "-1"))
         if seq > after_seq:
             seq, offset = 0, "-1"
-        async with self._asking():
-            with suppress(*_MISSING, OffsetGone):
+        async with self._asking(), self._turns:
+            with suppress(*MISSING, OffsetGone):
                 reading = self._stream("log", run_id).read(offset)
                 async for message, position in reading.items_with_offsets():
                     seq, offset = message["runSeq"], str(position)
@@ -234,7 +230,7 @@ class StreamRunStore(RunStore):
             try:
                 log = RunLog(run_id)
                 await self._read_on(log)
-            except _MISSING:
+            except MISSING:
                 return None
             return log.info()
 
@@ -275,46 +271,12 @@ class StreamRunStore(RunStore):
 
     async def changes(self, mark: str = "", limit: int = PAGE) -> Changes:
         check_limit(limit)
-        found: dict[str, RunInfo] = {}
-        begun: dict[str, tuple[str, str]] = {}
-        """Changes under way: whose, and the mark before them."""
-        at = mark or "-1"
-        expired: list[str] = []
-        oldest = instant_text(datetime.now(UTC) - timedelta(seconds=_OPEN_SECONDS))
         async with self._asking():
-            reading = self._changes_stream().read(at)
-            async for message, position in reading.items_with_offsets():
-                if "begins" in message:
-                    if message["at"] > oldest:
-                        begun[message["begins"]] = (message["run"], at)
-                    else:
-                        expired.append(message["run"])
-                else:
-                    begun.pop(message.get("ends", ""), None)
-                    info = msgspec.convert(message["info"], RunInfo)
-                    found.pop(info.run_id, None)
-                    found[info.run_id] = info
-                at = str(position)
-                if len(found) >= limit:
-                    break
-        for run_id in expired:
-            if run_id not in found and (info_now := await self.find_run(run_id)) is not None:
-                found[run_id] = info_now
-        held = next(iter(begun.values()), None)
-        return Changes(tuple(found.values()), at if held is None else held[1])
+            return await self._changes_stream().read(mark, limit, self.find_run)
 
     async def wait(self, mark: str, seconds: float) -> None:
         async with self._asking():
-            following = self._changes_stream().follow(mark or "-1", live="long-poll")
-
-            async def news() -> None:
-                async for batch in following:
-                    if not batch.empty:
-                        return
-
-            with suppress(TimeoutError):
-                await asyncio.wait_for(news(), seconds)
-            following.stop()
+            await self._changes_stream().wait(mark, seconds)
 
     # Checkpoints
 
@@ -322,46 +284,39 @@ class StreamRunStore(RunStore):
         async with self._asking():
             await asyncio.gather(*map(self._save, checkpoints))
 
-    async def _save(self, checkpoint: Checkpoint) -> None:
-        run_id = checkpoint.run_id
-        stream = self._stream("checkpoint", run_id)
-        document = checkpoint_to_json(checkpoint)
-        count = self._kept.get(run_id, 0)
-        if 0 < count < _MAX_CHECKPOINTS:
-            try:
-                await self._add(stream, document)
-            except _MISSING:
-                count = 0  # deleted with its run, or by another projector
-            else:
-                self._kept[run_id] = count + 1
-                return
-        if not await self._stream("log", run_id).exists():
-            self._kept.pop(run_id, None)
-            return
-        if count:
-            # A crash in between loses a checkpoint, and the projector starts from the log.
-            newest = await self.load_checkpoint(run_id)
-            if newest is not None and newest.last_event_seq > checkpoint.last_event_seq:
-                return
-            with suppress(*_MISSING):
-                await stream.delete()
-        await stream.create(_JSON)
-        await self._add(stream, document)
-        self._kept[run_id] = 1
+    async def save_position(self, position: str) -> None:
+        stream = self._position_stream()
+        async with self._asking():
+            if self._positions >= _MAX_POSITIONS:
+                # A crash in between loses it, and the next projector looks at all runs.
+                with suppress(*MISSING):
+                    await stream.delete()
+                self._positions = 0
+            if not self._positions:
+                await stream.create(JSON)
+            await stream.append_many([{"position": position}], content_type=JSON)
+            self._positions += 1
 
-    async def _add(self, stream: AsyncStream, document: bytes) -> None:
-        # One that comes twice does no harm, so it needs no producer.
-        await stream.append_many([document], content_type=_JSON)
+    async def load_position(self) -> str:
+        found = ""
+        async with self._asking():
+            with suppress(*MISSING):
+                async for message in self._position_stream().read().items():
+                    found = message["position"]
+        return found
+
+    def _position_stream(self) -> AsyncStream:
+        if self._client is None:
+            raise StoreNotOpen
+        return self._client.stream(f"{self._root}/position")
+
+    async def _save(self, checkpoint: Checkpoint) -> None:
+        async with self._turns:
+            await self._checkpoints.save(checkpoint)
 
     async def load_checkpoint(self, run_id: str) -> Checkpoint | None:
-        newest: Checkpoint | None = None
-        async with self._asking():
-            with suppress(*_MISSING):
-                async for message in self._stream("checkpoint", run_id).read().items():
-                    read = checkpoint_from_json(run_id, msgspec.json.encode(message))
-                    if newest is None or read.last_event_seq >= newest.last_event_seq:
-                        newest = read
-        return newest
+        async with self._asking(), self._turns:
+            return await self._checkpoints.load(run_id)
 
     # The server
 
@@ -371,37 +326,10 @@ class StreamRunStore(RunStore):
         # Quoted twice: a run id is one segment of the path, whatever characters it has.
         return self._client.stream(f"{self._root}/{kind}/{quote(run_id, safe='')}")
 
-    def _changes_stream(self) -> AsyncStream:
+    def _changes_stream(self) -> ChangeStream:
         if self._client is None or self._changes is None:
             raise StoreNotOpen
         return self._changes
-
-    async def _tell(self, message: dict[str, Any]) -> None:
-        """Write to the stream of changes; what waits while a request is under way goes together."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._telling.append((message, told))
-        if self._teller is None:
-            self._teller = asyncio.create_task(self._tell_all())
-        await told
-
-    async def _tell_all(self) -> None:
-        try:
-            while self._telling:
-                group, self._telling = self._telling, []
-                try:
-                    messages = [message for message, _ in group]
-                    # One producer for as long as the store is open: the server remembers each.
-                    await self._changes_stream().append_many(messages, idempotent=True)
-                except (ClientError, StoreNotOpen) as error:
-                    for _, told in group:
-                        if not told.done():
-                            told.set_exception(error)
-                else:
-                    for _, told in group:
-                        if not told.done():
-                            told.set_result(None)
-        finally:
-            self._teller = None
 
     @asynccontextmanager
     async def _using(self, run_id: str) -> AsyncIterator[None]:

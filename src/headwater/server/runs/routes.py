@@ -13,6 +13,7 @@ from headwater.errors import (
     RunError,
     RunNotFound,
     RunQueryRefused,
+    RunStoreDamaged,
     RunStoreUnavailable,
 )
 from headwater.runs.events import event_to_wire, new_event_from_wire
@@ -37,6 +38,7 @@ _STATUS: Final[dict[type[RunError], tuple[int, str]]] = {
     RunQueryRefused: (400, "The question can't be answered"),
     RunNotFound: (404, "There is no such run"),
     RunDeleted: (410, "The run was deleted"),
+    RunStoreDamaged: (500, "The runs can't be read"),
     RunStoreUnavailable: (503, "The run store can't be used now"),
 }
 

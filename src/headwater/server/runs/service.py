@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater.errors import HeadwaterError
+from headwater.runs.positions import load_position
 from headwater.runs.projector import Projector
 from headwater.runs.store import RunStore
 from headwater.runs.stores import run_store
@@ -106,9 +107,11 @@ class RunService:
 
     async def _watch(self, store: RunStore) -> None:
         """Tell followers of changes, also of those that other servers make to the same store."""
-        mark = ""
+        mark: str | None = None
         while True:
             try:
+                if mark is None:  # who has changed before we started concerns nobody here
+                    mark = (await load_position(store)).mark
                 changes = await store.changes(mark)
                 for info in changes.runs:
                     for wake in tuple(self._watches.get(info.run_id, ())):

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import Final
@@ -18,7 +19,7 @@ from headwater.errors import StoreDamaged, StoreNotOpen, StreamDamaged
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
 from headwater.protocol.forks import ForkOrigin, fork_point, inherited_expiry
-from headwater.protocol.framing import Buffer, EmptyArray, InvalidJson, find_cut, frame, is_boundary
+from headwater.protocol.framing import EmptyArray, InvalidJson, frame
 from headwater.protocol.lifecycle import (
     AlreadyClosed,
     Append,
@@ -36,8 +37,6 @@ from headwater.protocol.refusals import (
     CreateRefusal,
     DeleteRefusal,
     Missing,
-    OffsetBeyondTail,
-    OffsetInsideMessage,
     PathBlocked,
     ReadRefusal,
     SourceGone,
@@ -53,6 +52,7 @@ from headwater.storage.disk.documents import KeepOperation
 from headwater.storage.disk.files import DirectoryLock, Reserve
 from headwater.storage.disk.journal import NO_ROOM, JournalWriter, journal_numbers
 from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.reading import StoredBytes
 from headwater.storage.disk.records import (
     NOTHING_ELSE,
     AppendExtras,
@@ -133,6 +133,7 @@ class DiskStore(Store):
         if catalog.meta("clean", 1):
             _mark_in_use(catalog, reserve)
         self._files = SegmentFiles(segments, options.max_open_segments)
+        self._bytes = StoredBytes(registry, catalog, self._files)
         self._sync = new_sync(loop) if options.durability == "fsync" else None
         self._commits = GroupCommit(loop, journal, self._sync, metrics, self._after_batch)
         self._saver = Saver(
@@ -242,7 +243,7 @@ class DiskStore(Store):
                 source.lineage,
                 source.log.end,
                 source.media_type,
-                lambda start, end: b"".join(self._slice(source, start, end)),
+                partial(self._bytes.joined, source),
             )
         except StreamDamaged as damage:
             return self._report(source, damage)
@@ -330,41 +331,12 @@ class DiskStore(Store):
         if stream.deleted:
             return StreamGone(path)
         try:
-            return self._read(stream, start, limit, now)
+            chunk = self._bytes.chunk(stream, start, limit)
         except StreamDamaged as damage:
             return self._report(stream, damage)
-
-    def _read(
-        self, stream: DiskStream, start: Offset | Now, limit: int, now: float
-    ) -> Chunk | ReadRefusal:
-        info = stream.info()
-        end = stream.log.end
-        if isinstance(start, Now):
-            begin = end
-        else:
-            located = stream.lineage.locate(start)
-            if not isinstance(located, int):
-                return located
-            begin = located
-            if begin > end:
-                return OffsetBeyondTail(start, info.tail)
-            if 0 < begin < end:
-                before = b"".join(self._slice(stream, begin - 1, begin))[0]
-                if not is_boundary(before, stream.media_type):
-                    return OffsetInsideMessage(start)
-        if stream.expires:
+        if stream.expires and isinstance(chunk, Chunk):
             self._registry.touch(stream, now)
-        if begin == end:
-            return Chunk(info, info.tail, info.tail, (), up_to_date=True)
-        name = stream.lineage.name
-        if end - begin <= limit:
-            buffers = self._slice(stream, begin, end)
-            return Chunk(info, name(begin), info.tail, buffers, up_to_date=True)
-        upto = find_cut(
-            lambda a, b: b"".join(self._slice(stream, a, b)), begin, limit, end, stream.media_type
-        )
-        buffers = self._slice(stream, begin, upto)
-        return Chunk(info, name(begin), name(upto), buffers, up_to_date=upto == end)
+        return chunk
 
     async def splits(
         self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
@@ -374,55 +346,11 @@ class DiskStore(Store):
             return StreamNotFound(path)
         if stream.deleted:
             return StreamGone(path)
-
-        def near(begin: int, upto: int) -> bytes:
-            return b"".join(self._slice(stream, begin, upto))
-
+        near = partial(self._bytes.joined, stream)
         try:
             return split(stream.info(), stream.lineage, near, start, end, size, limit)
         except StreamDamaged as damage:
             return self._report(stream, damage)
-
-    def _slice(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
-        """Give durable bytes of a range: inherited, from segments, from memory."""
-        if begin >= stream.log.start:
-            return list(stream.log.slice(begin, end))
-        parts: list[list[Buffer]] = []
-        # From the end of the range back to its beginning, up the chain of sources.
-        while True:
-            if end > stream.log.start:
-                first = max(begin, stream.log.start)
-                parts.append(list(stream.log.slice(first, end)))
-                end = first
-            if end > stream.start and begin < end:
-                first = max(begin, stream.start)
-                parts.append(self._from_segments(stream, first, end))
-                end = first
-            if begin >= end:
-                break
-            source = self._registry.numbered(stream.source)
-            assert source is not None  # noqa: S101 - a source stays while it has forks
-            stream = source
-        return [part for some in reversed(parts) for part in some]
-
-    def _from_segments(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
-        parts: list[Buffer] = []
-        for extent in self._catalog.extents(stream.number, begin, end):
-            if extent.end <= begin:
-                continue
-            try:
-                file = self._files.get(extent.segment)
-            except StoreDamaged as damage:
-                raise StreamDamaged(damage.file, damage.position, stream.number) from damage
-            except FileNotFoundError as missing:
-                raise StreamDamaged(missing.filename, 0, stream.number) from missing
-            upto = min(end, extent.end)
-            parts.append(file.read(extent, begin, upto))
-            begin = upto
-        if begin < end:
-            where = f"{self._catalog.path} (bytes {begin} to {end} of the stream are not listed)"
-            raise StreamDamaged(where, 0, stream.number)
-        return parts
 
     async def head(self, path: str, now: float) -> StreamInfo | Missing:
         stream = await self._find(path, now)

@@ -1,0 +1,1 @@
+"""The demonstration: `make demo`. Streams become tables, on this machine, in a minute."""

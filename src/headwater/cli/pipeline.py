@@ -1,0 +1,88 @@
+"""`headwater pipeline`: streams through Spark to streams and tables."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headwater.cli.pipeline_jobs import JOBS
+from headwater.cli.pipeline_running import run_options, run_pipelines, with_spark_installed
+from headwater.cli.progress import Progress
+from headwater.cli.subscriptions import InOrder
+from headwater.cli.values import counted
+
+FILES = click.argument(
+    "files",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+)
+
+
+@click.group(cls=InOrder, short_help="Run, check or look at pipelines on Spark.")
+def pipeline() -> None:
+    """Run pipelines on Spark: streams through transforms to streams and tables.
+
+    A FILE describes a pipeline, in TOML or in Python; `run` and `check` take several, which share
+    one Spark. The jobs below `status` need no file. Spark comes with: pip install
+    'headwater[spark]'
+    """
+
+
+@pipeline.command()
+@FILES
+@run_options
+def run(files: tuple[Path, ...], **options: Any) -> None:
+    """Run pipelines, from where they stopped.
+
+    The first Ctrl-C stops after the batch that runs, the second at once. Nothing is lost and
+    nothing is done twice either way, nor after a crash: run it again to go on.
+    """
+    with with_spark_installed():
+        from headwater.spark.pipelines import read_file
+
+        found = [read_file(file) for file in files]
+        run_pipelines(found, [str(file) for file in files], **options)
+
+
+@pipeline.command()
+@FILES
+@click.option("--master", metavar="URL", help="Spark master to check on, such as local[2].")
+@click.option("--remote", metavar="URL", help="Spark Connect server to check on.")
+def check(files: tuple[Path, ...], master: str | None, remote: str | None) -> None:
+    """Find everything that is wrong with pipelines before they run.
+
+    Fields, servers, streams, checkpoints, Java and functions are looked at; Spark analyses the
+    transforms over no rows. Each problem is one line; the exit code is 1 if there is an error.
+    """
+    with with_spark_installed():
+        from headwater.cli.pipeline_checking import check_files
+
+        errors, warnings = check_files(files, master=master, remote=remote)
+    click.echo(f"{counted(errors, 'errors')}, {counted(warnings, 'warnings')}.", err=True)
+    if errors:
+        raise SystemExit(1)
+
+
+@pipeline.command()
+@FILES
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per pipeline.")
+def status(files: tuple[Path, ...], as_json: bool) -> None:
+    """Tell how far pipelines are, without Spark.
+
+    Their checkpoints say what is committed, their servers where the streams end.
+    """
+    with with_spark_installed():
+        from headwater.cli.pipeline_status import print_status
+        from headwater.spark.pipelines import load
+
+        progress = Progress()
+        for file in files:
+            progress.show(f"Asking for the streams of {file} …")
+            print_status(load(file), as_json=as_json)
+        progress.clear()
+
+
+for job in JOBS:
+    pipeline.add_command(job)

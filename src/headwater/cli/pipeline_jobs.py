@@ -1,0 +1,278 @@
+"""The jobs as commands of their own: `headwater pipeline materialize --stream … --to …`.
+
+Each makes the same pipeline of its flags as a file would describe.
+"""
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from headwater.cli.pipeline_running import run_options, run_pipelines, with_spark_installed
+from headwater.cli.targets import url_option
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FORMAT = click.option(
+    "--format",
+    "table_format",
+    type=click.Choice(["delta", "parquet"]),
+    default="delta",
+    show_default=True,
+    help="Format of the tables.",
+)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_SERVER = _options(
+    url_option,
+    click.option("--token", envvar="HEADWATER_TOKEN", show_envvar=True, help="Bearer token."),
+)
+_SESSION = _options(
+    run_options,
+    click.option(
+        "--spark",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of the Spark session; may be given several times.",
+    ),
+)
+_STREAMS = _options(
+    click.option(
+        "--stream",
+        "streams",
+        required=True,
+        multiple=True,
+        help="A path, or a glob such as shop/*; may be given several times.",
+    ),
+    _SERVER,
+    click.option(
+        "--option",
+        "options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An option of the source, such as maxBytesPerTrigger=64m.",
+    ),
+)
+_QUERY = _options(
+    click.option(
+        "--checkpoint",
+        type=_FOLDER,
+        help="Folder that knows how far it is.  [default: beside --to, with .checkpoint behind]",
+    ),
+    click.option("--every", metavar="TIME", help="How often it looks, such as '10 seconds'."),
+    _SESSION,
+)
+
+
+@click.command()
+@_STREAMS
+@click.option("--to", "folder", required=True, type=_FOLDER, help="Folder of the tables.")
+@click.option(
+    "--schema",
+    "schemas",
+    multiple=True,
+    metavar="TYPE=COLUMNS",
+    help="Columns of a type's values, such as user='name string, age int'.",
+)
+@click.option("--history/--no-history", default=True, help="Keep every version as well.")
+@_FORMAT
+@_QUERY
+def materialize(
+    folder: Path, schemas: tuple[str, ...], history: bool, table_format: str, **flags: Any
+) -> None:
+    """Turn state streams into tables: one per type, with history."""
+    target = {
+        "kind": "materialize",
+        "tables": str(folder),
+        "schemas": _pairs(schemas, "--schema", "TYPE=COLUMNS"),
+        "history": history,
+        "format": table_format,
+    }
+    _run(target, folder, flags)
+
+
+@click.command()
+@_STREAMS
+@click.option("--to", "folder", required=True, type=_FOLDER, help="Folder of the tables.")
+@click.option("--publish", metavar="STREAM", help="State stream that gets the snapshots as well.")
+@click.option(
+    "--grace",
+    "grace_seconds",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long a missing event is waited for.  [default: for good]",
+)
+@_FORMAT
+@_QUERY
+def project(
+    folder: Path,
+    publish: str | None,
+    grace_seconds: float | None,
+    table_format: str,
+    **flags: Any,
+) -> None:
+    """Turn events of runs into tables of runs and of steps."""
+    target = {
+        "kind": "project",
+        "tables": str(folder),
+        "publish": publish,
+        "grace_seconds": grace_seconds,
+        "format": table_format,
+    }
+    _run(target, folder, flags)
+
+
+@click.command()
+@_STREAMS
+@click.option("--to", "folder", required=True, type=_FOLDER, help="Folder of the archive.")
+@_QUERY
+def archive(folder: Path, **flags: Any) -> None:
+    """Keep streams as Parquet files, with their offsets."""
+    _run({"kind": "archive", "folder": str(folder)}, folder, flags)
+
+
+@click.command()
+@click.option("--from", "folder", required=True, type=_FOLDER, help="Folder of the archive.")
+@click.option("--stream", help="Path or glob of the archive.  [default: all streams]")
+@click.option(
+    "--rename",
+    "renamed",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Restore a stream of the archive to another path; may be given several times.",
+)
+@click.option("--close/--no-close", default=True, help="Close streams that were closed.")
+@click.option("--missing-start", is_flag=True, help="Accept that a stream's beginning is missing.")
+@_SERVER
+@_SESSION
+def restore(
+    folder: Path,
+    stream: str | None,
+    renamed: tuple[str, ...],
+    close: bool,
+    missing_start: bool,
+    **flags: Any,
+) -> None:
+    """Bring an archive back as streams, byte for byte."""
+    if stream is not None and renamed:
+        raise click.UsageError("--stream and --rename exclude each other.")
+    target = {
+        "kind": "restore",
+        "folder": str(folder),
+        "stream": _pairs(renamed, "--rename", "OLD=NEW") or stream,
+        "close": close,
+        "missing_start": missing_start,
+        "url": flags.pop("url"),
+        "token": flags.pop("token"),
+    }
+    _run(target, folder, flags)
+
+
+@click.command()
+@click.option("--stream", "streams", required=True, help="The state stream.")
+@click.option("--to", "target", required=True, metavar="STREAM", help="The compact stream.")
+@_SERVER
+@_SESSION
+def snapshot(streams: str, target: str, **flags: Any) -> None:
+    """Write the state of a long stream into a compact one."""
+    flags["streams"] = (streams,)
+    _run({"kind": "snapshot", "stream": target}, Path("snapshot"), flags)
+
+
+@click.command()
+@click.option("--table", required=True, type=_FOLDER, help="Folder of the table.")
+@click.option("--to", "stream", required=True, metavar="STREAM", help="Stream that gets changes.")
+@click.option("--type", "type_", required=True, help="Type of the entities.")
+@click.option("--key", "keys", required=True, multiple=True, help="Column that names an entity.")
+@click.option("--deletes/--no-deletes", default=True, help="Delete entities without a row.")
+@click.option(
+    "--state",
+    type=_FOLDER,
+    help="Folder for what was read of the stream.  [default: TABLE with .published behind]",
+)
+@_FORMAT
+@_SERVER
+@_SESSION
+def publish(
+    table: Path,
+    stream: str,
+    type_: str,
+    keys: tuple[str, ...],
+    deletes: bool,
+    state: Path | None,
+    table_format: str,
+    **flags: Any,
+) -> None:
+    """Publish a table as a stream of its changes."""
+    target = {
+        "kind": "publish",
+        "stream": stream,
+        "type": type_,
+        "key": list(keys),
+        "deletes": deletes,
+    }
+    flags["checkpoint"] = state or _beside(table, "published")
+    flags["source"] = {"table": str(table), "format": table_format}
+    _run(target, table, flags)
+
+
+def _run(target: dict[str, Any], folder: Path, flags: dict[str, Any]) -> None:
+    """Make a pipeline of flags, and run it as if a file had described it."""
+    source = flags.pop("source", {})
+    for name in ("url", "token"):
+        if flags.get(name) is not None:
+            source[name] = flags[name]
+        flags.pop(name, None)
+    if "streams" in flags:
+        source["stream"] = list(flags.pop("streams"))
+    options = _pairs(flags.pop("options", ()), "--option", "NAME=VALUE")
+    if options:
+        source["options"] = options
+    checkpoint = flags.pop("checkpoint", None) or _beside(folder, "checkpoint")
+    every = flags.pop("every", None)
+    document = {
+        "name": target["kind"],
+        "source": source,
+        "target": {name: value for name, value in target.items() if value is not None},
+        "checkpoint": str(checkpoint),
+        "trigger": f"every {every}" if every else "default",
+        "spark": _pairs(flags.pop("settings", ()), "--spark", "NAME=VALUE"),
+    }
+    with with_spark_installed():
+        from headwater.spark.pipelines import read_document
+
+        again = shlex.join(("headwater", *sys.argv[1:]))
+        found = read_document(document, Path.cwd())
+        run_pipelines([found], [str(target["kind"])], again=again, **flags)
+
+
+def _beside(folder: Path, what: str) -> Path:
+    return folder.with_name(f"{folder.name}.{what}")
+
+
+def _pairs(texts: tuple[str, ...], flag: str, form: str) -> dict[str, str]:
+    """Take flags of the form NAME=VALUE."""
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"{flag} '{text}' has to be {form}.")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+JOBS: tuple[click.Command, ...] = (materialize, project, archive, restore, snapshot, publish)

@@ -1,0 +1,286 @@
+"""Running pipelines from the command line: progress, Ctrl-C, and a closing sentence."""
+
+import logging
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+
+import click
+
+from headwater.cli.progress import Progress
+from headwater.cli.values import counted
+from headwater.errors import HeadwaterError, NoSpark
+
+if TYPE_CHECKING:
+    from headwater.spark.pipelines import Outcome, Pipeline, Problem, Runner
+    from headwater.spark.pipelines.metrics import Told
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Read: TypeAlias = "tuple[Pipeline | None, list[Problem]]"
+
+_LOOK_SECONDS: Final = 0.2
+_LINE_SECONDS: Final = 10.0
+
+
+def run_options(command: Command) -> Command:
+    """Give a command the options that say how pipelines run."""
+    for option in reversed(
+        (
+            click.option(
+                "--once",
+                "--available-now",
+                "once",
+                is_flag=True,
+                help="Do what there is to do now, and end, whatever the file's trigger is.",
+            ),
+            click.option("--master", metavar="URL", help="Spark master; local[*] by default."),
+            click.option(
+                "--remote", metavar="URL", help="Spark Connect server, such as sc://host:15002."
+            ),
+            click.option(
+                "--metrics",
+                "metrics_port",
+                type=click.IntRange(0, 65535),
+                metavar="PORT",
+                help="Serve figures for Prometheus at http://127.0.0.1:PORT/metrics.",
+            ),
+            click.option(
+                "--metrics-file",
+                type=click.Path(dir_okay=False, path_type=Path),
+                metavar="FILE",
+                help="Write figures for Prometheus to a file, whenever they change.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def with_spark_installed() -> Iterator[None]:
+    """Turn what fails in a block into one sentence, also where there is no Spark."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in {"pyspark", "pyarrow", "pandas", "deltalake", "grpc", "numpy"}:
+            raise click.ClickException(str(NoSpark(package))) from None
+        raise
+    except HeadwaterError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def hush_spark() -> None:
+    """Keep PySpark from logging errors that are told as one sentence anyway."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def run_pipelines(
+    found: "Sequence[Read]",
+    files: Sequence[str],
+    *,
+    once: bool = False,
+    master: str | None = None,
+    remote: str | None = None,
+    metrics_port: int | None = None,
+    metrics_file: Path | None = None,
+    again: str | None = None,
+) -> None:
+    """Run pipelines to their end, or until somebody stops them; `again` is how to go on."""
+    from msgspec.structs import replace
+
+    from headwater.spark.pipelines.values import AVAILABLE_NOW
+
+    pipelines = _checked(found, files, is_remote=remote is not None)
+    if once:
+        pipelines = [replace(pipeline, trigger=AVAILABLE_NOW) for pipeline in pipelines]
+    command = again or shlex.join(("headwater", "pipeline", "run", *files))
+    with StopRequest() as stop:
+        outcomes = _run(pipelines, stop, master, remote, metrics_port, metrics_file)
+    for outcome in outcomes:
+        click.echo(_summary(outcome))
+    failed = [outcome for outcome in outcomes if outcome.how == "failed"]
+    if failed:
+        reasons = "\n".join(
+            f"Error: The pipeline {outcome.name} has failed: {outcome.reason}" for outcome in failed
+        )
+        click.echo(f"{reasons}\nGo on, once that is mended, with: {command}", err=True)
+        raise SystemExit(1)
+    if stop.number is not None:
+        click.echo(f"Go on with: {command}", err=True)
+        raise SystemExit(128 + stop.number)
+
+
+class StopRequest:
+    """Ctrl-C, or a supervisor's SIGTERM: the first is a wish, the second ends the process."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.getsignal(number)
+        self.listen()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def listen(self) -> None:
+        """Take the signals; Spark takes SIGINT for itself when a session is started."""
+        for number, before in self._before.items():
+            # A job in the background ignores SIGINT, and goes on doing so.
+            signal.signal(number, signal.SIG_IGN if before is signal.SIG_IGN else self._take)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        if self.number is None:
+            self.number = number
+            text = "\nStopping after this batch; once more stops at once, which loses nothing.\n"
+            os.write(2, text.encode())
+        else:
+            os.write(2, b"\nStopped at once; the batch is done again by the next run.\n")
+            os._exit(128 + number)  # Spark's Java ends with us
+
+
+def _checked(found: "Sequence[Read]", files: Sequence[str], *, is_remote: bool) -> "list[Pipeline]":
+    """Give the pipelines if they can run; warnings are told, errors end the command."""
+    from headwater.spark.pipelines import before_spark
+    from headwater.spark.pipelines.problems import are_fatal
+
+    names: dict[str, str] = {}
+    failed = False
+    for (pipeline, problems), file in zip(found, files, strict=True):
+        if pipeline is not None and not are_fatal(problems):
+            problems.extend(before_spark(pipeline, is_remote=is_remote))
+            if pipeline.name in names:
+                click.echo(f"{file}: error: name: {names[pipeline.name]} has it too", err=True)
+                failed = True
+            names[pipeline.name] = file
+        for problem in problems:
+            click.echo(f"{file}: {problem}", err=True)
+        failed = failed or are_fatal(problems)
+    if failed:
+        raise click.ClickException("Nothing was started: mend what is above.")
+    return [pipeline for pipeline, _ in found if pipeline is not None]
+
+
+def _run(
+    pipelines: "Sequence[Pipeline]",
+    stop: StopRequest,
+    master: str | None,
+    remote: str | None,
+    metrics_port: int | None,
+    metrics_file: Path | None,
+) -> "list[Outcome]":
+    from headwater.spark.pipelines import Meter, open_session, running
+    from headwater.spark.pipelines.metrics_server import serving
+
+    hush_spark()
+    with ExitStack() as stack:
+        progress = Progress()
+        meter = Meter(*_exports(pipelines, metrics_file, stack))
+        if metrics_port is not None:
+            url = stack.enter_context(serving(metrics_port, meter.text))
+            click.echo(f"Figures are at {url}", err=True)
+        click.echo("Starting Spark …", err=True)
+        spark = open_session(pipelines, master=master, remote=remote)
+        stack.callback(spark.stop)
+        stop.listen()
+        is_remote = remote is not None or any(pipeline.remote for pipeline in pipelines)
+        try:
+            with running(spark, pipelines, meter, is_remote=is_remote) as runner:
+                _watch(runner, stop, progress)
+                return runner.outcomes()
+        finally:
+            progress.clear()
+
+
+def _exports(
+    pipelines: "Sequence[Pipeline]", metrics_file: Path | None, stack: ExitStack
+) -> "list[Told]":
+    """Open where figures go, besides to the terminal."""
+    from headwater.spark.pipelines.metrics import MetricsFile
+    from headwater.spark.pipelines.metrics_stream import appending
+    from headwater.spark.pipelines.status import client_of
+
+    exports: list[Told] = []
+    if metrics_file is not None:
+        exports.append(MetricsFile(metrics_file))
+    for pipeline in pipelines:
+        if pipeline.metrics_file is not None:
+            exports.append(_only(pipeline.name, MetricsFile(Path(pipeline.metrics_file))))
+        if pipeline.metrics_stream is not None:
+            client = stack.enter_context(client_of(pipeline.source))
+            metrics = stack.enter_context(appending(client, pipeline.metrics_stream))
+            exports.append(_only(pipeline.name, metrics))
+    return exports
+
+
+def _only(name: str, told: "Told") -> "Told":
+    def tell(pipeline: str, figures: Any, is_up: bool) -> None:
+        if pipeline == name:
+            told(pipeline, figures, is_up)
+
+    return tell
+
+
+def _watch(runner: "Runner", stop: StopRequest, progress: Progress) -> None:
+    """Show how it goes until everything has ended."""
+    is_terminal = sys.stderr.isatty()
+    next_line = time.monotonic() + _LINE_SECONDS
+    last = ""
+    while runner.look():
+        if stop.number is not None and not runner.is_stopping:
+            runner.ask_to_stop()
+        text = "  |  ".join(_told(outcome) for outcome in runner.outcomes())
+        if is_terminal:
+            progress.show(text[: shutil.get_terminal_size().columns - 1])
+        elif time.monotonic() >= next_line and text != last:
+            next_line = time.monotonic() + _LINE_SECONDS
+            last = text
+            click.echo(text, err=True)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _told(outcome: "Outcome") -> str:
+    from headwater.spark.pipelines.progress import told
+
+    if outcome.figures.batches == 0:
+        return f"{outcome.name}: {round(outcome.seconds)} s"
+    return f"{outcome.name}: {told(outcome.figures, outcome.seconds, outcome.total_bytes)}"
+
+
+def _summary(outcome: "Outcome") -> str:
+    from headwater.spark.pipelines.progress import sized
+
+    figures = outcome.figures
+    if outcome.summary is not None:
+        return f"{outcome.name}: {_plain(outcome.summary)} in {outcome.seconds:.1f} s."
+    if figures.batches == 0:
+        nothing = "there was nothing to do" if outcome.how == "done" else "no batch was done"
+        return f"{outcome.name} is {outcome.how}: {nothing} in {outcome.seconds:.1f} s."
+    lag = f"{sized(figures.lag_bytes)} to do" if figures.lag_bytes else "up to date"
+    batches = "1 batch" if figures.batches == 1 else f"{figures.batches:,} batches"
+    return (
+        f"{outcome.name} is {outcome.how}: {counted(figures.rows, 'rows')}, "
+        f"{sized(figures.bytes)} in {batches} up to number {figures.batch}, "
+        f"{outcome.seconds:.1f} s; {lag}."
+    )
+
+
+def _plain(summary: Any) -> str:
+    """Write what a job tells, field by field; of many values only how many there are."""
+    fields = ((name, getattr(summary, name)) for name in summary.__struct_fields__)
+    counts = ((name, len(each) if isinstance(each, list) else each) for name, each in fields)
+    return ", ".join(f"{name} {value}" for name, value in counts if value is not None)

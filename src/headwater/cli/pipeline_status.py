@@ -1,0 +1,89 @@
+"""What `headwater pipeline status` prints."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.values import counted
+
+if TYPE_CHECKING:
+    from headwater.spark.pipelines import Pipeline, Status
+
+_MOST_STREAMS = 20
+
+
+def print_status(pipeline: "Pipeline", *, as_json: bool) -> None:
+    """Print where a pipeline stands."""
+    import msgspec
+
+    from headwater.spark.pipelines import status_of
+
+    status = status_of(pipeline)
+    if as_json:
+        click.echo(msgspec.json.encode(_plain(status)).decode())
+        return
+    for line in _lines(status):
+        click.echo(line)
+
+
+def _lines(status: "Status") -> list[str]:
+    from headwater.spark.pipelines.progress import sized
+
+    runs = f"runs in process {status.runs_in}" if status.runs_in else "is not running"
+    lines = [f"{status.name} ({status.kind}) {runs}."]
+    if not status.is_local:
+        lines.append(f"  checkpoint {status.checkpoint} is on another machine")
+    elif status.committed is None:
+        lines.append(f"  no batch is committed; checkpoint {status.checkpoint}")
+    else:
+        begun = ", the next is begun" if status.committed.is_next_begun else ""
+        lines.append(
+            f"  batch {status.committed.batch} is committed, begun {_ago(status.age or 0)} ago"
+            f"{begun}; checkpoint {status.checkpoint}"
+        )
+    if status.streams:
+        count = counted(len(status.streams), "streams")
+        lag = sized(status.lag_bytes) if status.lag_bytes else "nothing"
+        lines.append(f"  {count}, {lag} to do")
+    behind = sorted(status.streams, key=lambda stream: (-stream.bytes, stream.path))
+    for stream in behind[:_MOST_STREAMS]:
+        closed = ", closed" if stream.closed else ""
+        lines.append(
+            f"    {stream.path}  {sized(stream.bytes)}"
+            f" from {stream.offset} to {stream.tail}{closed}"
+        )
+    if len(behind) > _MOST_STREAMS:
+        lines.append(f"    and {len(behind) - _MOST_STREAMS} more, see --json")
+    lines += [f"    {path}  is gone from the server" for path in status.gone]
+    return lines
+
+
+def _ago(seconds: float) -> str:
+    for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= unit:
+            return counted(int(seconds // unit), name)
+    return counted(int(seconds), "seconds")
+
+
+def _plain(status: "Status") -> dict[str, Any]:
+    committed = status.committed
+    return {
+        "name": status.name,
+        "kind": status.kind,
+        "checkpoint": status.checkpoint,
+        "process": status.runs_in,
+        "batch": None if committed is None else committed.batch,
+        "secondsSince": status.age,
+        "lagBytes": status.lag_bytes,
+        "streams": [
+            {
+                "path": stream.path,
+                "offset": stream.offset,
+                "tail": stream.tail,
+                "lagBytes": stream.bytes,
+                "closed": stream.closed,
+            }
+            for stream in status.streams
+        ],
+        "gone": list(status.gone),
+    }

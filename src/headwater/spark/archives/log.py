@@ -1,0 +1,147 @@
+"""The log of an archive, in its folder: a file per entry, which is there as a whole or not at all.
+
+    _log/00000000000000000007.json              an entry
+    _log/00000000000000000099.contents.json     what all entries up to this one make
+    streams/<path>/<range>-<random>.parquet     messages
+
+A file that no entry names is no part of the archive: a task has failed, or is not done yet. Such
+files are removed when they are a day old, as are those that were merged.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Final, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from headwater.errors import ArchiveDamaged, NotAnArchive
+from headwater.spark.archives.contents import Contents, Entry
+
+T = TypeVar("T")
+
+ENTRIES_PER_SUMMARY: Final = 100
+LEFT_OVER_SECONDS: Final = 24 * 3600
+
+_LOG: Final = "_log"
+STREAMS: Final = "streams"
+_SUMMARY: Final = ".contents.json"
+_ENTRIES: Final = msgspec.json.Decoder(Entry)
+_CONTENTS: Final = msgspec.json.Decoder(Contents)
+
+
+def load(folder: Path) -> Contents:
+    """Read what an archive holds; raises `NotAnArchive` where there is none."""
+    if not (folder / _LOG).is_dir():
+        raise NotAnArchive(str(folder), "it has no log")
+    contents = _summary(folder)
+    return _read_on(folder, contents)
+
+
+def load_or_begin(folder: Path) -> Contents:
+    """Read what an archive holds; one that is not there yet is begun."""
+    (folder / STREAMS).mkdir(parents=True, exist_ok=True)
+    (folder / _LOG).mkdir(exist_ok=True)
+    try:
+        contents = load(folder)
+    except NotAnArchive:
+        contents = Contents()
+    if not contents.entries:
+        contents = commit(folder, contents, Entry(archive=uuid4().hex))
+    return contents
+
+
+def commit(folder: Path, contents: Contents, entry: Entry) -> Contents:
+    """Add an entry, if it fits behind what the archive holds by now; gives what it holds then.
+
+    Durable when it returns. Where it raises, or the process ends, the archive is as it was.
+    """
+    data = msgspec.json.encode(entry)
+    while True:
+        contents.take(entry)
+        number = contents.entries - 1
+        if _write_new(folder / _LOG / f"{number:020d}.json", data):
+            break
+        # Somebody else has added this entry's number: what it holds may leave no place for ours.
+        contents = load(folder)
+        if contents.archive and entry.archive:
+            return contents
+    if number % ENTRIES_PER_SUMMARY == ENTRIES_PER_SUMMARY - 1:
+        _summarise(folder, contents, number)
+        sweep(folder, contents)
+    return contents
+
+
+def sweep(folder: Path, contents: Contents, age: float = LEFT_OVER_SECONDS) -> int:
+    """Remove old files that are no part of the archive; gives how many."""
+    named = {file.name for file in contents.files()}
+    before = time.time() - age
+    removed = 0
+    for file in (folder / STREAMS).glob("*/*"):
+        if file.relative_to(folder).as_posix() in named:
+            continue
+        if file.stat().st_mtime < before:
+            file.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names durable that were given in a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _summary(folder: Path) -> Contents:
+    summaries = sorted((folder / _LOG).glob(f"*{_SUMMARY}"))
+    return _decoded(summaries[-1], _CONTENTS) if summaries else Contents()
+
+
+def _read_on(folder: Path, contents: Contents) -> Contents:
+    while True:
+        file = folder / _LOG / f"{contents.entries:020d}.json"
+        if not file.exists():
+            return contents
+        contents.take(_decoded(file, _ENTRIES))
+
+
+def _decoded(file: Path, decoder: "msgspec.json.Decoder[T]") -> T:
+    try:
+        return decoder.decode(file.read_bytes())
+    except msgspec.DecodeError as error:
+        raise ArchiveDamaged(str(file), str(error)) from None
+
+
+def _summarise(folder: Path, contents: Contents, number: int) -> None:
+    """Write down what the entries make; of those before, readers may still want the last ones."""
+    target = folder / _LOG / f"{number:020d}{_SUMMARY}"
+    _write_new(target, msgspec.json.encode(contents))
+    *old, _ = sorted((folder / _LOG).glob(f"*{_SUMMARY}"))
+    for summary in old[:-1]:
+        summary.unlink(missing_ok=True)
+    if old:
+        for entry in sorted((folder / _LOG).glob("*.json")):
+            if entry.name[:20] <= old[-1].name[:20] and not entry.name.endswith(_SUMMARY):
+                entry.unlink(missing_ok=True)
+
+
+def _write_new(file: Path, data: bytes) -> bool:
+    """Write a file that must not be there yet, in one step; False where it is."""
+    draft = file.parent / f".{uuid4().hex}"
+    try:
+        with draft.open("xb") as opened:
+            opened.write(data)
+            opened.flush()
+            os.fsync(opened.fileno())
+        try:
+            os.link(draft, file)  # unlike a rename, it never replaces what another writer has put
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_folder(file.parent)
+    return True

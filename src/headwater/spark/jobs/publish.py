@@ -1,0 +1,282 @@
+"""`publish`: any table or query to a stream of change events, by comparing with the last state.
+
+The last state is what the stream itself says: nothing else has to agree with it, so there is no
+moment at which a crash could leave something published twice, or not at all. A table beside it
+only saves reading the stream from its start. See docs/decisions/0041.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+from msgspec import Struct
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from headwater.client import START, ProducerClaim, Stream
+from headwater.errors import (
+    BadOption,
+    BadRow,
+    BatchRefused,
+    BodyTooLarge,
+    ProducerFenced,
+    RequestRefused,
+    StreamNotFound,
+)
+from headwater.protocol.content_types import JSON
+from headwater.protocol.offsets import Offset
+from headwater.spark.options import Server, is_glob, source_options
+from headwater.spark.ranges import byte_of, epoch_of
+from headwater.spark.tables import Table, open_table
+from headwater.spark.transforms.comparing import (
+    BODIES,
+    STATE,
+    bodies,
+    changes_within,
+    compared,
+    keyed,
+    merge_state,
+    reach_of,
+)
+
+log: Final = logging.getLogger("headwater.spark")
+
+APPEND_BYTES: Final = 4 << 20
+_ATTEMPTS: Final = 5
+_FOLD: Final = "fold"
+"""Who commits to the table of the state: its batches are byte positions of the stream."""
+
+
+class Published(Struct, frozen=True):
+    """What a publication has appended."""
+
+    inserts: int
+    updates: int
+    deletes: int
+    offset: str
+    """The end of the stream behind it."""
+    txid: str | None = None
+    """The transaction that its changes carry; None where nothing has changed."""
+
+
+def publish(
+    spark: SparkSession,
+    rows: DataFrame | str,
+    *,
+    url: str,
+    stream: str,
+    type: str,  # noqa: A002 - the wire's name
+    key: str | Sequence[str],
+    state: str,
+    value: str | Sequence[str] | None = None,
+    deletes: bool = True,
+    writer: str = "",
+    options: Mapping[str, str] | None = None,
+    table_format: str = "delta",
+    append_bytes: int = APPEND_BYTES,
+) -> Published:
+    """Append the changes that make the state of a type in a stream what the rows are.
+
+    `rows` is a DataFrame or the name of a table. `state` is a folder for what was read of the
+    stream; it may be deleted, and is then made again. Without `deletes`, keys that have no row are
+    left as they are. `writer` names whoever publishes this: two at once with one name never mix
+    their changes. `options` are more options of the format, such as `token`.
+    """
+    df = spark.table(rows) if isinstance(rows, str) else rows
+    if not type:
+        raise BadOption("type", "name the type that the rows are of")
+    publishing = _Publishing(
+        spark,
+        _source(url, stream, options or {}),
+        type,
+        writer or f"publish-{type}",
+        state,
+        table_format,
+    )
+    return publishing.run(keyed(df, key, value), deletes=deletes, append_bytes=append_bytes)
+
+
+def _source(url: str, stream: str, options: Mapping[str, str]) -> dict[str, str]:
+    path = stream.strip("/")
+    if is_glob(path) or "," in path or path.startswith("["):
+        raise BadOption("stream", "changes are published to one stream: name it")
+    source = {**options, "url": url, "stream": path, "mode": "state", "onCorrupt": "column"}
+    source_options(source)  # what is wrong with it is said now
+    return source
+
+
+class _Contended(Exception):
+    """Somebody else has published under the same name since the stream was read."""
+
+
+class _Publishing:
+    """One publication: read on, compare, append; and again where another one came first."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: dict[str, str],
+        kind: str,
+        writer: str,
+        state: str,
+        table_format: str,
+    ) -> None:
+        self._spark = spark
+        self._source = source
+        self._path = source["stream"]
+        self._server: Server = source_options(source).server
+        self._kind = kind
+        self._writer = writer
+        self._state = state
+        self._table_format = table_format
+
+    def run(self, new: DataFrame, *, deletes: bool, append_bytes: int) -> Published:
+        with self._server.client() as client:
+            stream = client.stream(self._path, content_type=JSON)
+            for _ in range(_ATTEMPTS):
+                tail = _tail(stream)
+                changes = compared(self._last_state(tail), new)
+                if not deletes:
+                    changes = changes.where("operation <> 'delete' OR problem IS NOT NULL")
+                changes = changes.persist()
+                try:
+                    return self._append(stream, changes, tail, append_bytes)
+                except _Contended:
+                    log.warning("another publisher came first stream=%s", self._path)
+                finally:
+                    changes.unpersist()
+        raise BatchRefused(
+            self._path,
+            f"others publish as '{self._writer}' all the time: have one publisher for a type.",
+        )
+
+    # The last state
+
+    def _last_state(self, tail: str) -> DataFrame:
+        """Bring the table of the state up to the end of the stream, and read it."""
+        table = self._table(tail)
+        done = table.committed(_FOLD)
+        if done < byte_of(tail):
+            since = str(Offset(epoch_of(tail), done)) if done >= 0 else START
+            self._fold(table, since, tail)
+        state = table.read(self._spark)
+        return self._spark.createDataFrame([], STATE) if state is None else state
+
+    def _table(self, tail: str) -> Table:
+        """Find the table of this incarnation of the stream: another one's would mean nothing."""
+        name = "\n".join([self._server.url, self._path, self._kind, str(epoch_of(tail))])
+        folder = hashlib.sha256(name.encode()).hexdigest()[:24]
+        return open_table(f"{self._state}/{folder}", self._table_format)
+
+    def _fold(self, table: Table, since: str, tail: str) -> None:
+        events = (
+            self._spark.read.format("headwater")
+            .options(**self._source)
+            .options(
+                startingOffsets=json.dumps({self._path: since}),
+                endingOffsets=json.dumps({self._path: tail}),
+            )
+            .load()
+        )
+        told = events.where(f.col("control").isNotNull()).select("offset", "control").collect()
+        reach = reach_of((row["offset"], row["control"]) for row in told)
+        if reach.opened is not None:
+            raise BatchRefused(
+                self._path,
+                f"a snapshot is being written to it since offset {reach.opened}, and what comes "
+                "now would become a part of it. Publish again once it has ended.",
+            )
+        table.rewrite(
+            changes_within(events, self._kind, reach),
+            partial(merge_state, since=since, cleared=reach.cleared),
+            key=["key"],
+            schema=STATE,
+            writer=_FOLD,
+            batch=byte_of(tail),
+            every_bucket=reach.cleared,
+        )
+
+    # Appending
+
+    def _append(
+        self, stream: Stream, changes: DataFrame, tail: str, append_bytes: int
+    ) -> Published:
+        told = f.min("problem").alias("problem")
+        found = changes.groupBy("operation").agg(f.count("*").alias("rows"), told).collect()
+        for row in found:
+            if row["problem"] is not None:
+                raise BadRow(row["problem"])
+        counts: dict[str, int] = {row["operation"]: row["rows"] for row in found}
+        txid = str(uuid4()) if counts else None
+        offset = tail
+        if txid is not None:
+            encode = partial(bodies, kind=self._kind, txid=txid, most_bytes=append_bytes)
+            encoded = changes.mapInArrow(encode, BODIES).toLocalIterator()
+            offset = self._send(stream, (bytes(row["body"]) for row in encoded), tail)
+        return Published(
+            counts.get("insert", 0), counts.get("update", 0), counts.get("delete", 0), offset, txid
+        )
+
+    def _send(self, stream: Stream, parts: Iterator[bytes], tail: str) -> str:
+        """Append under claims that name the stream's end: of two who know the same, one gets it."""
+        offset = tail
+        for body in parts:
+            try:
+                appended = stream.append(
+                    body, producer=ProducerClaim(self._writer, byte_of(offset), 0)
+                )
+            except ProducerFenced as fenced:
+                raise _Contended from fenced
+            except RequestRefused as refused:
+                raise BatchRefused(self._path, _advice(refused, len(body))) from refused
+            if appended.duplicate:
+                # Another's, or our own whose answer was lost: the stream will tell.
+                raise _Contended
+            offset = appended.offset
+        return offset
+
+
+def _tail(stream: Stream) -> str:
+    """Give the end of a stream, which is made if it is not there."""
+    try:
+        return stream.head().offset
+    except StreamNotFound:
+        return stream.create(JSON).next_offset
+
+
+def _advice(refused: RequestRefused, size: int) -> str:
+    if isinstance(refused, BodyTooLarge):
+        return (
+            f"{size} bytes are over the server's limit. Set append_bytes below it, or raise "
+            "--max-body-bytes: one change must fit as a whole."
+        )
+    return str(refused)
+
+
+def publishing(
+    *,
+    url: str,
+    stream: str,
+    type: str,  # noqa: A002 - the wire's name
+    key: str | Sequence[str],
+    state: str,
+    **more: Any,
+) -> "_Batches":
+    """Make a function for `foreachBatch` that publishes each batch as `publish` would."""
+    return _Batches(
+        {"url": url, "stream": stream, "type": type, "key": key, "state": state, **more}
+    )
+
+
+class _Batches:
+    """Publishes batches; replaying one appends nothing, since the stream has it already."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self._arguments = arguments
+
+    def __call__(self, batch: DataFrame, _number: int) -> None:
+        publish(batch.sparkSession, batch, **self._arguments)

@@ -1,0 +1,247 @@
+"""Everything that can be found wrong with a pipeline before it runs, all at once.
+
+First what needs no Spark: the server, its streams, the checkpoint, Java, the functions. Then Spark
+analyses each transform over no rows, and starts the whole query once over streams that match
+nothing, which finds what can't be done in a stream.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headwater.errors import BadPipeline, CheckpointUnreadable, HeadwaterError, NoJava
+from headwater.spark.columns import Columns, default_schema
+from headwater.spark.options import sink_options, source_options
+from headwater.spark.pipelines.building import (
+    apply,
+    find_source,
+    rows_now,
+    streaming_rows,
+    transformed,
+)
+from headwater.spark.pipelines.checkpoints import (
+    Owner,
+    holder,
+    last_committed,
+    local_folder,
+    mismatches,
+    owner,
+)
+from headwater.spark.pipelines.failures import reason_of
+from headwater.spark.pipelines.problems import Problem, are_fatal
+from headwater.spark.pipelines.rules import view_names
+from headwater.spark.pipelines.status import client_of, missing_streams
+from headwater.spark.pipelines.values import (
+    JOBS,
+    SOURCE_VIEW,
+    Materialize,
+    Pipeline,
+    Publish,
+    Restore,
+    Server,
+    Source,
+    StreamTarget,
+)
+from headwater.spark.session import find_java
+from headwater.spark.sink import Encoder
+
+_NOTHING: Final = "__headwater/check/of/nothing"
+_DRY_SECONDS: Final = 60
+
+
+def before_spark(pipeline: Pipeline, *, is_remote: bool = False) -> list[Problem]:
+    """Find what is wrong outside of Spark: server, streams, checkpoint, Java, functions."""
+    problems = [*_servers(pipeline), *_checkpoint(pipeline), *_functions(pipeline)]
+    if not (is_remote or pipeline.remote):
+        problems += _java()
+    return problems
+
+
+def with_spark(spark: SparkSession, pipeline: Pipeline, *, dry_run: bool) -> list[Problem]:
+    """Have Spark look at schemas and transforms; with `dry_run` also start the query once."""
+    if isinstance(pipeline.target, Materialize):
+        return list(_schemas(spark, pipeline.target))
+    if isinstance(pipeline.target, (*JOBS, Restore)):
+        return []
+    problems: list[Problem] = []
+    made = _analysed(spark, pipeline, problems)
+    if made is not None:
+        problems += _written(pipeline, made.schema)
+        if dry_run and not are_fatal(problems) and not isinstance(pipeline.target, Publish):
+            problems += _dry(spark, pipeline)
+    return problems
+
+
+def _servers(pipeline: Pipeline) -> Iterator[Problem]:
+    servers: dict[str, tuple[str, Server]] = {}
+    if pipeline.source.streams:
+        servers[pipeline.source.url] = ("source.url", pipeline.source)
+    if isinstance(pipeline.target, Server):
+        servers.setdefault(pipeline.target.url, ("target.url", pipeline.target))
+    for where, server in servers.values():
+        try:
+            with client_of(server) as client:
+                client.changes("**", wait=0)
+        except (HeadwaterError, ValueError) as error:
+            yield Problem(where, reason_of(error))
+            if where == "source.url":
+                return
+    if pipeline.source.streams:
+        yield from _streams(pipeline)
+
+
+def _streams(pipeline: Pipeline) -> Iterator[Problem]:
+    streams, globs = missing_streams(pipeline)
+    for path in streams:
+        what = f"there is no stream '{path}': create it with: headwater create {path}"
+        yield Problem("source.stream", what)
+    for glob in globs:
+        what = f"no stream matches '{glob}' yet; those that appear are read"
+        yield Problem("source.stream", what, is_warning=True)
+
+
+def _checkpoint(pipeline: Pipeline) -> Iterator[Problem]:
+    if not pipeline.has_checkpoint:
+        return
+    folder = local_folder(pipeline.checkpoint)
+    if folder is None:
+        what = f"{pipeline.checkpoint} is on another machine and was not looked at"
+        yield Problem("checkpoint", what, is_warning=True)
+        return
+    try:
+        last_committed(folder)
+        before = owner(folder)
+    except CheckpointUnreadable as error:
+        yield Problem("checkpoint", str(error))
+        return
+    except OSError as error:
+        yield Problem("checkpoint", f"{folder} can't be read ({error.strerror}): choose another")
+        return
+    if before is not None:
+        yield from mismatches(before, Owner.of(pipeline))
+    elif (folder / "metadata").exists():
+        what = f"{folder} was written by another query: set another, or remove it"
+        yield Problem("checkpoint", what)
+    process = holder(folder)
+    if process is not None:
+        what = f"process {process} runs this pipeline now: it has to stop before another run"
+        yield Problem("checkpoint", what, is_warning=True)
+
+
+def _functions(pipeline: Pipeline) -> Iterator[Problem]:
+    for number, step in enumerate(pipeline.transform, 1):
+        if step.python is not None:
+            place = step.python.rpartition(":")[0]
+            try:
+                is_there = find_source(place)
+            except Exception as error:  # noqa: BLE001 - the module is the user's program
+                yield Problem(f"transform {number}.python", _named(error))
+                continue
+            if not is_there:
+                what = f"there is no {place}: a file beside the pipeline, or an installed module"
+                yield Problem(f"transform {number}.python", what)
+
+
+def _java() -> Iterator[Problem]:
+    try:
+        find_java()
+    except NoJava as error:
+        yield Problem("java", str(error))
+
+
+def _schemas(spark: SparkSession, target: Materialize) -> Iterator[Problem]:
+    for name, ddl in target.schemas.items():
+        try:
+            spark.createDataFrame([], ddl).schema  # noqa: B018 - Connect parses it when asked
+        except (PySparkException, ValueError) as error:
+            yield Problem(f"target.schemas.{name}", reason_of(error))
+
+
+def source_schema(spark: SparkSession, source: Source) -> StructType:
+    """Give the columns of a source; raises where they can't be read that way."""
+    options = source_options(source.format_options())
+    if source.schema is None:
+        return default_schema(options)
+    schema = spark.createDataFrame([], source.schema).schema
+    Columns.of(options, schema)
+    return schema
+
+
+def _analysed(spark: SparkSession, pipeline: Pipeline, problems: list[Problem]) -> DataFrame | None:
+    """Put no rows through the transforms, as far as that goes."""
+    try:
+        if pipeline.source.table:
+            rows = rows_now(spark, pipeline.source)
+        else:
+            rows = spark.createDataFrame([], source_schema(spark, pipeline.source))
+    except BadPipeline as error:
+        problems.extend(problem for problem in error.problems if isinstance(problem, Problem))
+        return None
+    except (PySparkException, HeadwaterError, ValueError) as error:
+        problems.append(Problem("source.schema", reason_of(error)))
+        return None
+    rows.createOrReplaceTempView(SOURCE_VIEW)
+    views = view_names(pipeline.transform)
+    for number, (step, view) in enumerate(zip(pipeline.transform, views, strict=True), 1):
+        kind = "sql" if step.sql is not None else "python"
+        try:
+            rows = apply(spark, rows, step)
+            rows.schema  # noqa: B018 - Connect analyses it when asked
+        except Exception as error:  # noqa: BLE001 - a transform is the user's program
+            problems.append(Problem(f"transform {number}.{kind}", _named(error)))
+            return None
+        rows.createOrReplaceTempView(view)
+    return rows
+
+
+def _written(pipeline: Pipeline, schema: StructType) -> Iterator[Problem]:
+    """Have the target look at the columns that it gets."""
+    if isinstance(pipeline.target, Publish):
+        keys = pipeline.target.key
+        wanted = [*((keys,) if isinstance(keys, str) else keys), *pipeline.target.columns]
+        for name in wanted:
+            if name not in schema.fieldNames():
+                there = ", ".join(schema.fieldNames())
+                where = "target.columns" if name in pipeline.target.columns else "target.key"
+                yield Problem(where, f"there is no column '{name}'; there are {there}")
+    if isinstance(pipeline.target, StreamTarget):
+        try:
+            Encoder(sink_options(pipeline.target.format_options()), schema)
+        except HeadwaterError as error:
+            yield Problem("target", reason_of(error))
+
+
+def _dry(spark: SparkSession, pipeline: Pipeline) -> Iterator[Problem]:
+    """Start the query over streams that are not there, into nothing, with a checkpoint of its own.
+
+    Nobody has a stream at this path: reserved names begin with two underscores.
+    """
+    nothing = replace(pipeline.source, stream=_NOTHING)
+    output = getattr(pipeline.target, "output", "append")
+    with tempfile.TemporaryDirectory(prefix="headwater-check-") as folder:
+        try:
+            rows = transformed(spark, streaming_rows(spark, nothing), pipeline.transform)
+            writer = rows.writeStream.format("noop").outputMode(output)
+            query = writer.trigger(availableNow=True).option("checkpointLocation", folder).start()
+            if not query.awaitTermination(_DRY_SECONDS):
+                query.stop()
+        except Exception as error:  # noqa: BLE001 - a transform is the user's program
+            yield Problem("query", _named(error))
+
+
+def _named(error: Exception) -> str:
+    """Name a Python error's kind, which its text often leans on."""
+    reason = reason_of(error)
+    if isinstance(error, HeadwaterError | PySparkException):
+        return reason
+    return f"{type(error).__name__}: {reason}"
+
+
+def sorted_problems(problems: Sequence[Problem]) -> list[Problem]:
+    """Put what stops the pipeline before what does not."""
+    return sorted(dict.fromkeys(problems), key=lambda problem: problem.is_warning)

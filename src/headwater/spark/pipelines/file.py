@@ -1,0 +1,273 @@
+"""From a TOML or Python file, or flags, to a pipeline, with all problems told at once."""
+
+import difflib
+import importlib.util
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headwater.client import DEFAULT_URL
+from headwater.errors import BadPipeline
+from headwater.spark.pipelines.problems import Problem, are_fatal
+from headwater.spark.pipelines.rules import contradictions, how_it_runs
+from headwater.spark.pipelines.values import TARGETS, Pipeline, Source, Transform, as_text
+
+_VARIABLE: Final = re.compile(r"\$(\w+)|\$\{(\w+)\}")
+_EXPECTED: Final = re.compile(r" - at `\$\.?(.*)`$")
+_NO_SESSION: Final = "SparkSession should be created first"
+_PATHS: Final = {
+    "": ("checkpoint", "metrics_file"),
+    "source": ("table",),
+    "target": ("folder", "tables"),
+}
+
+
+def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Pipeline:
+    """Read a pipeline file; raises `BadPipeline` with all that is wrong with it."""
+    pipeline, problems = read_file(Path(path), environment)
+    if pipeline is None or are_fatal(problems):
+        raise BadPipeline(str(path), problems)
+    return pipeline
+
+
+def read_file(
+    path: Path, environment: Mapping[str, str] | None = None
+) -> tuple[Pipeline | None, list[Problem]]:
+    """Read a pipeline file, as far as that goes, and tell what is wrong with it."""
+    where = path.name
+    try:
+        document = _python(path) if path.suffix == ".py" else tomllib.loads(path.read_text())
+    except OSError as error:
+        return None, [Problem(where, f"can't be read ({error.strerror}): name a pipeline file")]
+    except UnicodeDecodeError:
+        return None, [Problem(where, "is no text: name a TOML or a Python file")]
+    except tomllib.TOMLDecodeError as error:
+        return None, [Problem(where, f"is no TOML: {error}")]
+    except _NotRun as error:
+        return None, [error.problem]
+    document.setdefault("name", path.stem)
+    return read_document(document, path.parent, environment)
+
+
+def read_document(
+    document: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None
+) -> tuple[Pipeline | None, list[Problem]]:
+    """Make a pipeline of what a file holds; relative paths are relative to `folder`."""
+    environment = os.environ if environment is None else environment
+    problems: list[Problem] = []
+    filled = _filled(dict(document), "", environment, problems)
+    _take_paths(filled, folder.absolute())
+    _take_servers(filled, environment)
+    name = filled.get("name")
+    if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
+        problems.append(Problem("name", "is made of letters, digits, '-', '_' and '.'"))
+    elif not filled.get("checkpoint"):
+        filled["checkpoint"] = str(folder.absolute() / "checkpoints" / name)
+    if isinstance(filled.get("spark"), dict):
+        filled["spark"] = _settings(filled["spark"])
+    problems += _unknown(filled, Pipeline, "")
+    parts: dict[str, Any] = {}
+    parts["source"] = _section(filled.pop("source", {}), Source, "source", problems)
+    transforms = filled.pop("transform", [])
+    if isinstance(transforms, dict):
+        transforms = [transforms]
+    if isinstance(transforms, list | tuple):
+        parts["transform"] = tuple(
+            _section(one, Transform, f"transform {number}", problems)
+            for number, one in enumerate(transforms, 1)
+        )
+    else:
+        problems.append(Problem("transform", "is a list: begin each with [[transform]]"))
+    parts["target"] = _target(filled.pop("target", None), problems)
+    if are_fatal(problems):
+        rest = {**filled, "target": {"kind": "archive", "folder": "-"}}
+        known = _section(rest, Pipeline, "", problems)
+        return None, _once(problems + (how_it_runs(known) if known else []))
+    pipeline = _section({**filled, **parts}, Pipeline, "", problems)
+    if pipeline is None:
+        return None, _once(problems)
+    return pipeline, problems + contradictions(pipeline)
+
+
+def module_at(path: Path) -> ModuleType:
+    """Run a Python file as a module; whatever it raises comes out."""
+    name = f"headwater_pipeline_{re.sub(r'[^0-9A-Za-z_]', '_', str(path.absolute()))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # else what it defines could not be found again
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+class _NotRun(Exception):
+    """A Python file gives no pipeline."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+def _python(path: Path) -> dict[str, Any]:
+    """Run a Python file, and take its `pipeline`: a mapping as TOML has it, or a `Pipeline`."""
+    path.read_bytes()  # a file that is not there is told as such
+    try:
+        module = module_at(path)
+    except Exception as error:
+        raise _NotRun(Problem(path.name, _told(error))) from error
+    value = getattr(module, "pipeline", None)
+    if isinstance(value, Pipeline):
+        value = msgspec.to_builtins(value)
+    if not isinstance(value, dict):
+        what = "has to set 'pipeline' to a dict with name, source, transform, target"
+        raise _NotRun(Problem(path.name, what))
+    document = dict(value)
+    steps = document.get("transform", [])
+    if isinstance(steps, list | tuple):
+        document["transform"] = [_named(step, module, path) for step in steps]
+    return document
+
+
+def _named(step: Any, module: ModuleType, path: Path) -> Any:
+    """Write a function that stands in a Python file by its name, as TOML would."""
+    function = step.get("python") if isinstance(step, dict) else step
+    if not callable(function):
+        return step
+    name = getattr(function, "__name__", "")
+    if getattr(module, name, None) is not function:
+        what = f"{name or function} has to be a function that the file defines by its name"
+        raise _NotRun(Problem("transform", what))
+    return {**(step if isinstance(step, dict) else {}), "python": f"{path.absolute()}:{name}"}
+
+
+def _filled(value: Any, where: str, environment: Mapping[str, str], problems: list[Problem]) -> Any:
+    """Put environment variables in the place of texts that are `$NAME`."""
+    if isinstance(value, Mapping):
+        inner = {"sql", "python"}  # a dollar in there is none of ours
+        return {
+            name: one
+            if name in inner
+            else _filled(one, f"{where}.{name}" if where else str(name), environment, problems)
+            for name, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_filled(one, where, environment, problems) for one in value]
+    found = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    name = found[1] or found[2]
+    if name not in environment:
+        problems.append(Problem(where, f"the environment variable {name} is not set: set it"))
+    return environment.get(name, "")
+
+
+def _take_paths(document: dict[str, Any], folder: Path) -> None:
+    for section, names in _PATHS.items():
+        part = document.get(section) if section else document
+        if isinstance(part, dict):
+            for name in names:
+                if isinstance(part.get(name), str) and part[name]:
+                    part[name] = _absolute(part[name], folder)
+    steps = document.get("transform")
+    for step in steps if isinstance(steps, list) else ():
+        if isinstance(step, dict) and isinstance(step.get("python"), str):
+            file, colon, function = step["python"].rpartition(":")
+            if file.endswith(".py"):
+                step["python"] = f"{_absolute(file, folder)}{colon}{function}"
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return path if "://" in path else str(folder / Path(path).expanduser())
+
+
+def _take_servers(document: dict[str, Any], environment: Mapping[str, str]) -> None:
+    """Fill in servers: the source's is the environment's, and the target's is the source's."""
+    source = document.setdefault("source", {})
+    target = document.get("target")
+    if not (isinstance(source, dict) and isinstance(target, dict)):
+        return
+    if not source.get("url"):
+        source["url"] = environment.get("HEADWATER_URL") or DEFAULT_URL
+    known = TARGETS.get(str(target.get("kind")))
+    if known is not None and "url" in known.__struct_fields__ and not target.get("url"):
+        target |= {name: source[name] for name in ("url", "token", "headers") if name in source}
+
+
+def _settings(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Write settings by their whole names: TOML makes tables of names with dots."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        whole = f"{before}.{name}" if before else name
+        if isinstance(value, Mapping):
+            flat |= _settings(value, whole)
+        else:
+            full = whole if whole.startswith("spark.") else f"spark.{whole}"
+            flat[full] = as_text(value) if isinstance(value, str | bool | int | float) else value
+    return flat
+
+
+def _target(document: Any, problems: list[Problem]) -> Any:
+    kinds = ", ".join(TARGETS)
+    if not isinstance(document, dict) or "kind" not in document:
+        problems.append(Problem("target", f"say where rows go: [target] with a kind of {kinds}"))
+        return None
+    kind = TARGETS.get(str(document["kind"]))
+    if kind is None:
+        problems.append(Problem("target.kind", f"'{document['kind']}' is none of {kinds}"))
+        return None
+    return _section(document, kind, "target", problems)
+
+
+def _section(document: Any, kind: type[Struct], where: str, problems: list[Problem]) -> Any:
+    """Make a value of one section; None, and a problem, where that can't be."""
+    if isinstance(document, Mapping):
+        unknown = _unknown(document, kind, where) if where else []
+        problems += unknown
+        fields = set(kind.__struct_fields__) | {"kind"}
+        document = {name: one for name, one in document.items() if name in fields}
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        at = _EXPECTED.search(text)
+        place = ".".join(filter(None, (where, at[1] if at else "")))
+        what = _EXPECTED.sub("", text)
+        problems.append(Problem(place or "pipeline", what[:1].lower() + what[1:]))
+        return None
+
+
+def _unknown(document: Mapping[str, Any], kind: type[Struct], where: str) -> list[Problem]:
+    known = list(kind.__struct_fields__)
+    if kind.__struct_config__.tag is not None:
+        known.append("kind")
+    found = []
+    for name in document:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+            place = f"{where}.{name}" if where else str(name)
+            found.append(Problem(place, f"there is no such field; {hint}"))
+    return found
+
+
+def _once(problems: list[Problem]) -> list[Problem]:
+    return list(dict.fromkeys(problems))
+
+
+def _told(error: Exception) -> str:
+    if _NO_SESSION in str(error):
+        return "needs Spark when it is read: make UDFs within functions, or in another file"
+    return f"can't be run ({type(error).__name__}: {error})"

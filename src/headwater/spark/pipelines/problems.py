@@ -1,0 +1,22 @@
+"""What is wrong with a pipeline: where, and what to do about it."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+
+class Problem(Struct, frozen=True):
+    """One line for the person who wrote the pipeline."""
+
+    where: str
+    what: str
+    is_warning: bool = False
+
+    def __str__(self) -> str:
+        kind = "warning" if self.is_warning else "error"
+        return f"{kind}: {self.where}: {self.what}"
+
+
+def are_fatal(problems: Iterable[Problem]) -> bool:
+    """Tell whether the pipeline can't run."""
+    return any(not problem.is_warning for problem in problems)

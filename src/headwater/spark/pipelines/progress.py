@@ -1,0 +1,96 @@
+"""How far a pipeline is, from what Spark tells of its batches. Pure rules over values."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headwater.client import START
+from headwater.spark.ranges import byte_of
+
+_UNITS: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
+_BAR: Final = 24
+
+
+class Figures(Struct, frozen=True):
+    """What a pipeline has done since it was started."""
+
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    lag_bytes: int = 0
+    """What was in the streams behind the last batch."""
+    streams: int = 0
+    batch: int | None = None
+    """The number of the last batch, which goes on counting from run to run."""
+    batch_rows: int = 0
+    batch_seconds: float = 0.0
+    phases: Mapping[str, float] = {}
+    """Seconds of the last batch, by what Spark did."""
+    told_at: str = ""
+    """When the last batch began, as Spark writes it."""
+
+
+def after(before: Figures, told: Mapping[str, Any], begins: Mapping[str, str]) -> Figures:
+    """Add one progress of Spark's; `begins` is where streams stood when the run was started."""
+    done = lag = streams = 0
+    for source in told.get("sources", ()):
+        end = offsets_of(source.get("endOffset"))
+        start = offsets_of(source.get("startOffset")) or begins
+        latest = offsets_of(source.get("latestOffset")) or end
+        done += distance(start, end)
+        lag += distance(end, latest)
+        streams += len(latest)
+    durations = told.get("durationMs", {})
+    rows = int(told.get("numInputRows") or 0)
+    batch = int(told["batchId"])
+    ran = "addBatch" in durations
+    figures = replace(
+        before,
+        rows=before.rows + rows,
+        bytes=before.bytes + (done if ran else 0),
+        lag_bytes=lag,
+        streams=streams,
+        told_at=str(told.get("timestamp", "")),
+    )
+    if not ran:  # nothing was there to do: Spark tells that it lives
+        return figures
+    return replace(
+        figures,
+        batches=before.batches + 1,
+        batch=batch,
+        batch_rows=rows,
+        batch_seconds=durations.get("triggerExecution", 0) / 1000,
+        phases={phase: spent / 1000 for phase, spent in durations.items()},
+    )
+
+
+def offsets_of(value: Any) -> dict[str, str]:
+    """Take the offsets of a progress; there may be none yet."""
+    return value if isinstance(value, dict) else {}
+
+
+def distance(start: Mapping[str, str], end: Mapping[str, str]) -> int:
+    """Count the bytes from some offsets to others."""
+    return sum(max(0, byte_of(at) - byte_of(start.get(path, START))) for path, at in end.items())
+
+
+def sized(count: float) -> str:
+    """Write a number of bytes for people."""
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{round(count)} B"
+
+
+def told(figures: Figures, seconds: float, total: int | None = None) -> str:
+    """Write how far it is on one line; with a bar where it is known how much there is to do."""
+    speed = f" ({sized(figures.bytes / seconds)}/s)" if seconds > 0 and figures.bytes else ""
+    text = f"{figures.rows:,} rows, {sized(figures.bytes)}{speed}"
+    if total:
+        part = min(1.0, figures.bytes / total)
+        full = round(part * _BAR)
+        return f"[{'#' * full}{'.' * (_BAR - full)}] {part:4.0%}  {text}"
+    number = "-" if figures.batch is None else str(figures.batch)
+    return f"batch {number}  {text}, lag {sized(figures.lag_bytes)}"

@@ -1,0 +1,227 @@
+"""What has changed between a state and a table: inserts, updates and deletes, by key.
+
+The state is what a stream of change events makes of one type. Values are compared as JSON: rows
+that are spelled in another way and mean the same are no change.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Raw, Struct
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headwater.errors import BadOption
+from headwater.spark.tables import Merged
+from headwater.state.values import decode_value
+
+STATE: Final = StructType().add("key", "string").add("value", "string").add("offset", "string")
+"""The last change of each key: its value as JSON, null where it is deleted, and where it was."""
+
+CHANGES: Final = StructType().add("key", "string").add("operation", "string").add("value", "string")
+CHANGES.add("problem", "string")
+"""What is to be told; a row with a problem is none that can be."""
+
+BODIES: Final = StructType().add("events", "long").add("body", "binary")
+"""Change events as bodies of appends."""
+
+_CHANGES_ARROW: Final = to_arrow_schema(CHANGES, timezone="UTC")
+_BODIES_ARROW: Final = to_arrow_schema(BODIES, timezone="UTC")
+_SETTING: Final = ("insert", "update", "upsert")
+_JSON_OPTIONS: Final = {
+    # A field that becomes null is a change, and must be told as one.
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+# The state
+
+
+class Reach(Struct, frozen=True):
+    """Which of a stream's changes make up its state."""
+
+    ranges: tuple[tuple[str, str | None], ...]
+    """Behind which offset, and up to which one or the end."""
+    cleared: bool = False
+    """Whether nothing of what was before is left."""
+    opened: str | None = None
+    """Where a snapshot begins that has not ended: what lies behind it is not to be seen yet."""
+
+
+def reach_of(controls: Iterable[tuple[str, str]]) -> Reach:
+    """Follow the controls of one stream, each with its offset: the rule of `state.fold`."""
+    ranges: list[tuple[str, str | None]] = []
+    since, opened, cleared = "", None, False
+    for offset, control in sorted(controls):
+        if control == "reset":
+            ranges, since, opened, cleared = [], offset, None, True
+        elif control == "snapshot-start":
+            if opened is None:
+                ranges.append((since, offset))
+            opened = offset
+        elif control == "snapshot-end" and opened is not None:
+            ranges, since, opened, cleared = [(opened, offset)], offset, None, True
+    if opened is None:
+        ranges.append((since, None))
+    return Reach(tuple(ranges), cleared, opened)
+
+
+def changes_within(events: DataFrame, kind: str, reach: Reach) -> DataFrame:
+    """Take the changes of one type that count, from rows of mode `state`, as rows of a state."""
+    counts = f.lit(False)
+    for after, until in reach.ranges:
+        inside = f.col("offset") > after
+        counts |= inside if until is None else inside & (f.col("offset") <= until)
+    sets = f.col("operation").isin(*_SETTING) & f.col("value").isNotNull()
+    deletes = f.col("operation") == "delete"
+    value = f.when(sets, f.col("value"))
+    return events.where((f.col("type") == kind) & (sets | deletes) & counts).select(
+        "key", value.alias("value"), "offset"
+    )
+
+
+def merge_state(old: pa.Table, new: pa.Table, *, since: str, cleared: bool) -> Merged:
+    """Keep the last change of each key; `old` holds what was before `since`, and maybe more.
+
+    New rows may come in several parts and in any order. So deletions stay until the next batch: an
+    earlier change of their key may still come.
+    """
+    before = pc.less_equal(old["offset"], since)
+    over = before if cleared else pc.and_(before, pc.is_null(old["value"]))
+    rows = pa.concat_tables([old.filter(pc.invert(over)), new.select(STATE.names).cast(old.schema)])
+    rows = rows.sort_by("offset")
+    places = pa.table({"key": rows["key"], "place": pa.array(range(rows.num_rows), pa.int64())})
+    last = places.group_by("key", use_threads=False).aggregate([("place", "max")])
+    return Merged(rows.take(last["place_max"]))
+
+
+# The table
+
+
+def keyed(
+    rows: DataFrame, key: str | Sequence[str], value: str | Sequence[str] | None = None
+) -> DataFrame:
+    """Give each row its key, and its value as JSON.
+
+    Several columns of a key become a JSON array of texts. The value is an object of all columns, or
+    of those that are named; one name is a column that holds JSON itself.
+    """
+    keys = [key] if isinstance(key, str) else list(key)
+    wanted = [*keys, *([value] if isinstance(value, str) else value or ())]
+    for name in wanted:
+        if name not in rows.columns:
+            raise BadOption("key", f"there is no column '{name}'; there are {rows.columns}")
+    if not keys:
+        raise BadOption("key", "name the column, or the columns, that tell rows apart")
+    texts = [_column(name).cast("string") for name in keys]
+    whole = f.lit(True)
+    for text in texts:
+        whole &= text.isNotNull()
+    named = texts[0] if len(texts) == 1 else f.when(whole, f.to_json(f.array(*texts)))
+    if isinstance(value, str):
+        valued = f.coalesce(_column(value).cast("string"), f.lit("null"))
+    else:
+        columns = [_column(name) for name in (rows.columns if value is None else value)]
+        valued = f.to_json(f.struct(*columns), _JSON_OPTIONS)
+    return rows.select(named.alias("key"), valued.alias("value"))
+
+
+def _column(name: str) -> Column:
+    return f.col("`" + name.replace("`", "``") + "`")
+
+
+def compared(old: DataFrame, new: DataFrame) -> DataFrame:
+    """Find what makes the rows of `new` of those of `old`, both with a key and a value."""
+    rows = new.groupBy("key").agg(f.min("value").alias("value"), f.count("*").alias("rows"))
+    before = old.where(f.col("value").isNotNull()).select("key", f.col("value").alias("old"))
+    both = before.join(rows, "key", "full_outer")
+    problem = (
+        f.when(f.col("key").isNull(), "its key is null")
+        .when(f.col("key") == "", "its key is empty")
+        .when(f.col("rows") > 1, f.format_string("%d rows have the key '%s'", "rows", "key"))
+    )
+    operation = (
+        f.when(f.col("rows").isNull(), "delete")
+        .when(f.col("old").isNull(), "insert")
+        .when(f.col("old") != f.col("value"), "update")
+    )
+    found = both.select(
+        "key", "old", "value", operation.alias("operation"), problem.alias("problem")
+    )
+    found = found.where(f.col("operation").isNotNull() | f.col("problem").isNotNull())
+    return found.mapInArrow(_really_changed, CHANGES)
+
+
+def _really_changed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Leave out updates to what is only spelled in another way, and look for what is no JSON."""
+    for batch in batches:
+        rows = []
+        for row in batch.to_pylist():
+            old, value = row.pop("old"), row["value"]
+            if row["operation"] == "update" and _mean_the_same(old, value):
+                row["operation"] = None
+            if row["operation"] in _SETTING and row["problem"] is None:
+                row["problem"] = _json_problem(row["key"], value)
+            if row["operation"] is not None or row["problem"] is not None:
+                rows.append(row)
+        yield from pa.Table.from_pylist(rows, _CHANGES_ARROW).to_batches()
+
+
+def _json_problem(key: str, text: str) -> str | None:
+    try:
+        decode_value(text.encode())
+    except (ValueError, RecursionError) as error:
+        return f"the value of '{key}', {text[:80]!r}, is no JSON ({error})"
+    return None
+
+
+def _mean_the_same(one: str, other: str) -> bool:
+    try:
+        return _canonical(one) == _canonical(other)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return False
+
+
+def _canonical(text: str) -> bytes:
+    return msgspec.json.encode(decode_value(text.encode()), order="deterministic")
+
+
+# Change events
+
+
+def bodies(
+    changes: Iterable[pa.RecordBatch], *, kind: str, txid: str, most_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """Write changes as bodies of appends, of about so many bytes at most."""
+    held: list[bytes] = []
+    size = 0
+    for batch in changes:
+        for row in batch.select(["key", "operation", "value"]).to_pylist():
+            message = _message(kind, txid, row["key"], row["operation"], row["value"])
+            if held and size + len(message) > most_bytes:
+                yield _body(held)
+                held, size = [], 0
+            held.append(message)
+            size += len(message) + 1
+    if held:
+        yield _body(held)
+
+
+def _message(kind: str, txid: str, key: str, operation: str, value: str | None) -> bytes:
+    headers = {"operation": operation, "txid": txid}
+    if operation == "delete":
+        return msgspec.json.encode({"type": kind, "key": key, "headers": headers})
+    data = Raw((value or "null").encode())
+    return msgspec.json.encode({"type": kind, "key": key, "value": data, "headers": headers})
+
+
+def _body(messages: Sequence[bytes]) -> pa.RecordBatch:
+    body = b"[" + b",".join(messages) + b"]"
+    return pa.RecordBatch.from_pylist([{"events": len(messages), "body": body}], _BODIES_ARROW)

@@ -1,0 +1,132 @@
+"""`headwater pipeline` where Spark is not needed, or not there."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from headwater.client import Client
+from tests.cli.conftest import Headwater
+
+JOBS = ("materialize", "project", "archive", "restore", "snapshot", "publish")
+GOOD = "[source]\nstream = '{path}'\n[target]\nkind = 'stream'\nstream = 'copy'\n"
+
+
+def test_commands_are_listed_with_the_jobs_last(headwater: Headwater) -> None:
+    listed = headwater.ok("pipeline", "-h").partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == ["run", "check", "status", *JOBS]
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
+@pytest.mark.parametrize("command", ["run", "check", "status", *JOBS])
+def test_every_command_explains_itself(headwater: Headwater, command: str) -> None:
+    assert headwater.ok("pipeline", command, "-h").startswith("Usage: python -m headwater pipeline")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run",),
+        ("run", "x.toml", "--metrics", "-1"),
+        ("materialize", "--to", "t"),
+        ("materialize", "--stream", "x", "--to", "t", "--schema", "user"),
+        ("archive", "--stream", "x", "--to", "t", "--option", "=1"),
+        ("restore", "--from", "f", "--stream", "x", "--rename", "a=b"),
+        ("publish", "--table", "t", "--to", "s", "--type", "u"),
+    ],
+)
+def test_wrong_usage_ends_with_2(headwater: Headwater, arguments: tuple[str, ...]) -> None:
+    done = headwater.run("pipeline", *arguments)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_bad_file_is_told_before_anything_starts(headwater: Headwater, tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("trigger = 'never'\n[source]\nstrem = 'x'\n[target]\nkind = 'stream'\n")
+    done = headwater.run("pipeline", "run", str(file))
+    assert done.returncode == 1
+    lines = done.stderr.decode().splitlines()
+    assert lines == [
+        f"{file}: error: source.strem: there is no such field; did you mean 'stream'?",
+        (f"{file}: error: trigger: 'never' is none of default, available-now, 'every 10 seconds'"),
+        "Error: Nothing was started: mend what is above.",
+    ]
+    done = headwater.run("pipeline", "status", str(file))
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(f"Error: The pipeline {file} can't run:\n  error: ")
+
+
+def test_two_pipelines_of_one_name_do_not_run_together(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create("application/json")
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "p.toml").write_text(GOOD.format(path=path))
+    done = headwater.run("pipeline", "run", f"{tmp_path}/a/p.toml", f"{tmp_path}/b/p.toml")
+    assert done.returncode == 1
+    assert f"{tmp_path}/b/p.toml: error: name: {tmp_path}/a/p.toml has it too" in (
+        done.stderr.decode()
+    )
+
+
+def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(GOOD.format(path="x"))
+    done = Headwater("http://127.0.0.1:9").run("pipeline", "run", str(tmp_path / "p.toml"))
+    assert done.returncode == 1
+    assert b"error: source.url: Can't reach http://127.0.0.1:9: Connection refused." in done.stderr
+
+
+def test_status_needs_no_spark(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create(data=b"[1,2]")
+    file = tmp_path / "p.toml"
+    file.write_text(GOOD.format(path=path))
+    # There is no Java at all on this path, and it is not looked for.
+    done = headwater.run(
+        "pipeline", "status", "--json", str(file), env={"PATH": "/nonexistent", "JAVA_HOME": "/no"}
+    )
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout)
+    assert (status["name"], status["batch"], status["process"]) == ("p", None, None)
+    assert [stream["path"] for stream in status["streams"]] == [path]
+    assert status["lagBytes"] > 0
+    text = headwater.ok("pipeline", "status", str(file))
+    assert text.startswith("p (stream) is not running.\n  no batch is committed; checkpoint ")
+
+
+def test_without_java_it_is_told_what_to_install(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create("application/json")
+    (tmp_path / "p.toml").write_text(GOOD.format(path=path))
+    done = headwater.run(
+        "pipeline", "run", str(tmp_path / "p.toml"), env={"JAVA_HOME": "/nonexistent"}
+    )
+    assert done.returncode == 1
+    assert b"error: java: Spark needs Java 17 or newer, and /nonexistent holds no Java." in (
+        done.stderr
+    )
+
+
+def test_without_pyspark_it_is_told_what_to_install(headwater: Headwater, tmp_path: Path) -> None:
+    # As on a machine that has it not: a finder that knows no module of that name stands first.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'pyspark':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+    )
+    paths = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    done = headwater.run("pipeline", "run", "x.toml", env={"PYTHONPATH": paths})
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        "Error: Pipelines need Spark, and the package pyspark is not installed. Install it with: "
+        "pip install 'headwater[spark]'\n"
+    )
+    assert headwater.run("--help", env={"PYTHONPATH": paths}).returncode == 0

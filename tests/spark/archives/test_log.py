@@ -1,0 +1,69 @@
+"""The log of an archive: whole entries only, whoever writes them."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from headwater.errors import ArchiveDamaged, ArchiveGap, NotAnArchive
+from headwater.spark.archives import ArchivedFile, Entry, commit, load
+from headwater.spark.archives.log import ENTRIES_PER_SUMMARY, load_or_begin
+
+
+def file(stream: str, number: int) -> ArchivedFile:
+    last = f"{1:016d}_{number + 1:016d}"
+    return ArchivedFile(stream, "text/plain", f"streams/{stream}/{number}", number, last, 1, 1)
+
+
+def test_an_archive_is_begun_once_and_keeps_its_name(tmp_path: Path) -> None:
+    with pytest.raises(NotAnArchive, match="it has no log"):
+        load(tmp_path)
+    first = load_or_begin(tmp_path)
+    assert first.archive
+    assert load_or_begin(tmp_path).archive == load(tmp_path).archive == first.archive
+
+
+def test_entries_are_read_again_over_summaries(tmp_path: Path) -> None:
+    contents = load_or_begin(tmp_path)
+    count = 3 * ENTRIES_PER_SUMMARY + 7
+    for number in range(count):
+        contents = commit(tmp_path, contents, Entry(added=[file("s", number)]))
+    again = load(tmp_path)
+    assert again == contents
+    assert [each.start for each in again.files()] == list(range(count))
+    assert len(list((tmp_path / "_log").iterdir())) < 2 * ENTRIES_PER_SUMMARY + 20
+
+
+def test_writers_of_different_streams_both_get_through(tmp_path: Path) -> None:
+    load_or_begin(tmp_path)
+
+    def write(stream: str) -> None:
+        contents = load(tmp_path)
+        for number in range(30):
+            contents = commit(tmp_path, contents, Entry(added=[file(stream, number)]))
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    streams = load(tmp_path).streams
+    assert {name: len(each[0].files) for name, each in streams.items()} == dict.fromkeys("abc", 30)
+
+
+def test_a_writer_that_was_overtaken_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    late = load_or_begin(tmp_path)
+    commit(tmp_path, load(tmp_path), Entry(added=[file("s", 0)]))
+    with pytest.raises(ArchiveGap):
+        commit(tmp_path, late, Entry(added=[file("s", 0)]))
+    assert len(list(load(tmp_path).files())) == 1
+
+
+def test_a_draft_that_was_left_is_ignored_and_a_damaged_entry_is_told(tmp_path: Path) -> None:
+    contents = load_or_begin(tmp_path)
+    commit(tmp_path, contents, Entry(added=[file("s", 0)]))
+    (tmp_path / "_log" / ".draft").write_bytes(b"{")
+    assert len(list(load(tmp_path).files())) == 1
+    (tmp_path / "_log" / f"{1:020d}.json").write_bytes(b'{"added": [')
+    with pytest.raises(ArchiveDamaged, match="can't be used"):
+        load(tmp_path)

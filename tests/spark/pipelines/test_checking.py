@@ -1,0 +1,158 @@
+"""What `check` finds before a pipeline runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headwater.spark.pipelines import Pipeline, before_spark, with_spark
+from headwater.spark.pipelines.checkpoints import held, own
+from tests.spark.pipelines.conftest import Pipelines
+
+
+def found(spark: SparkSession, pipeline: Pipeline, *, dry_run: bool = True) -> list[str]:
+    return [str(problem) for problem in with_spark(spark, pipeline, dry_run=dry_run)]
+
+
+def outside(pipeline: Pipeline) -> list[str]:
+    return [str(problem) for problem in before_spark(pipeline)]
+
+
+def test_a_good_pipeline_has_no_problem(pipelines: Pipelines, spark: SparkSession) -> None:
+    pipelines.feed("one", b'[{"n":1}]')
+    (pipelines.folder / "same.py").write_text("def same(rows):\n    return rows\n")
+    pipeline = pipelines.make(
+        transform=[{"python": "same.py:same"}, {"sql": "SELECT n FROM step1 WHERE n > 1"}]
+    )
+    assert outside(pipeline) == []
+    assert found(spark, pipeline) == []
+    assert not Path(pipeline.checkpoint).exists()
+    assert [stream.path for stream in pipelines.client.streams(f"{pipelines.room}/out")] == []
+
+
+def test_a_server_that_does_not_answer_is_told(pipelines: Pipelines) -> None:
+    gone = pipelines.make(source={"url": "http://127.0.0.1:9"})
+    (problem,) = outside(gone)
+    assert problem.startswith("error: source.url: Can't reach http://127.0.0.1:9: Connection")
+    elsewhere = {"kind": "stream", "stream": "x", "url": "http://127.0.0.1:9"}
+    pipelines.feed("one", b'[{"n":1}]')
+    (problem,) = outside(pipelines.make(target=elsewhere))
+    assert problem.startswith("error: target.url: Can't reach http://127.0.0.1:9: Connection")
+
+
+def test_streams_that_are_not_there_are_told(pipelines: Pipelines) -> None:
+    named = pipelines.make(source={"stream": [f"{pipelines.room}/no", f"{pipelines.room}/none/*"]})
+    assert outside(named) == [
+        (
+            f"error: source.stream: there is no stream '{pipelines.room}/no': create it with: "
+            f"headwater create {pipelines.room}/no"
+        ),
+        (
+            f"warning: source.stream: no stream matches '{pipelines.room}/none/*' yet; those that "
+            "appear are read"
+        ),
+    ]
+
+
+def test_a_checkpoint_of_something_else_is_told(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":1}]')
+    pipeline = pipelines.make(checkpoint="shared")
+    folder = Path(pipeline.checkpoint)
+    own(folder, pipelines.make(checkpoint="shared", target={"kind": "table", "folder": "t"}))
+    (problem,) = outside(pipeline)
+    assert problem.startswith("error: checkpoint: belongs to a pipeline with the target 'table'")
+    (folder / "headwater-pipeline.json").unlink()
+    (folder / "metadata").write_text('{"id":"1"}')
+    (problem,) = outside(pipeline)
+    assert problem.endswith("was written by another query: set another, or remove it")
+    own(folder, pipeline)
+    with held(folder):
+        (problem,) = outside(pipeline)
+    assert problem.startswith("warning: checkpoint: process ")
+
+
+def test_a_checkpoint_elsewhere_is_not_looked_at(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":1}]')
+    (problem,) = outside(pipelines.make(checkpoint="hdfs://name/c"))
+    assert problem == (
+        "warning: checkpoint: hdfs://name/c is on another machine and was not looked at"
+    )
+
+
+def test_a_missing_module_is_told(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":1}]')
+    steps = [{"python": "none.py:same"}, {"python": "no_such_module:same"}]
+    problems = outside(pipelines.make(transform=steps))
+    assert [problem.partition(" is no ")[0] for problem in problems] == [
+        "error: transform 1.python: there",
+        "error: transform 2.python: there",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        (
+            {"source": {"schema": "n lung"}},
+            'error: source.schema: Unsupported data type "LUNG"',
+        ),
+        (
+            {"transform": [{"sql": "SELECT m FROM source"}]},
+            "error: transform 1.sql: A column, variable, or function parameter with name `m`",
+        ),
+        (
+            {"transform": [{"sql": "SELECT n FROM source"}, {"sql": "SELEC n FROM step1"}]},
+            "error: transform 2.sql: Syntax error at or near 'SELEC'",
+        ),
+        (
+            {"transform": [{"sql": "SELECT n FROM nowhere"}]},
+            "error: transform 1.sql: The table or view `nowhere` cannot be found",
+        ),
+        (
+            {"transform": [{"python": "bad.py:raises"}]},
+            "error: transform 1.python: ZeroDivisionError: division by zero",
+        ),
+        (
+            {"transform": [{"python": "bad.py:nothing"}]},
+            "error: transform 1.python: TypeError: it gives NoneType, and has to give a DataFrame",
+        ),
+        (
+            {"transform": [{"python": "bad.py:missing"}]},
+            "error: transform 1.python: ImportError: ",
+        ),
+        (
+            {"transform": [{"sql": "SELECT n, count(*) AS c FROM source GROUP BY n"}]},
+            "error: query: Invalid streaming output mode: append.",
+        ),
+        (
+            {"transform": [{"sql": "SELECT n FROM source ORDER BY n"}]},
+            "error: query: ",
+        ),
+        (
+            {"target": {"kind": "stream"}},
+            "error: target: option 'stream' can't be used: name a stream, or have a column",
+        ),
+        (
+            {
+                "source": {"schema": None},
+                "target": {
+                    "kind": "materialize",
+                    "tables": "t",
+                    "schemas": {"user": "name string", "order": "id lung"},
+                },
+            },
+            'error: target.schemas.order: Unsupported data type "LUNG"',
+        ),
+    ],
+)
+def test_what_spark_finds_is_told(
+    pipelines: Pipelines, spark: SparkSession, document: dict[str, Any], problem: str
+) -> None:
+    (pipelines.folder / "bad.py").write_text(
+        "def raises(rows):\n    1 / 0\ndef nothing(rows):\n    pass\n"
+    )
+    problems = found(spark, pipelines.make(**document))
+    assert len(problems) == 1
+    assert problems[0].startswith(problem)
+    assert "\n" not in problems[0]

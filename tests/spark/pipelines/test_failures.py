@@ -1,0 +1,51 @@
+"""One sentence out of pages."""
+
+import pytest
+
+from headwater.spark.pipelines.failures import reason_of
+
+OURS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted
+=== Streaming Query ===
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    raise CorruptMessage(x)
+headwater.errors.CorruptMessage: The message of 'a' is no JSON. Set onCorrupt.
+
+\tat org.apache.spark.api.python.BasePythonRunner
+Caused by: more
+"""
+PYTHON = """Job aborted due to stage failure
+Traceback (most recent call last):
+  File "tidy.py", line 3, in tidy
+    return 1 / 0
+ZeroDivisionError: division by zero
+
+\tat org.apache.spark
+"""
+SQL = (
+    "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nn` cannot be resolved. Did you mean "
+    "one of the following? [`n`]. SQLSTATE: 42703; line 1 pos 7;\n'Project ['nn]\n+- Relation\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (OURS, "The message of 'a' is no JSON. Set onCorrupt."),
+        (PYTHON, "ZeroDivisionError: division by zero."),
+        (
+            SQL,
+            (
+                "A column with name `nn` cannot be resolved. Did you mean one of the following? "
+                "[`n`]; line 1 pos 7."
+            ),
+        ),
+        ("", "str."),
+    ],
+)
+def test_the_reason_is_found(text: str, reason: str) -> None:
+    assert reason_of(text) == reason
+
+
+def test_an_endless_text_is_cut() -> None:
+    assert len(reason_of("x" * 10_000)) < 700

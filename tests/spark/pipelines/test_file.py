@@ -1,0 +1,282 @@
+"""Pipeline files: what they may say, and how everything wrong with them is told at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from headwater.errors import BadPipeline
+from headwater.spark.pipelines import load, read_document, read_file
+from headwater.spark.pipelines.values import (
+    Archive,
+    Materialize,
+    Pipeline,
+    Project,
+    Publish,
+    Restore,
+    Snapshot,
+    StreamTarget,
+    TableTarget,
+)
+
+WHOLE: Final = """
+name = "large-orders"
+trigger = "every 10 seconds"
+checkpoint = "state/large"
+master = "local[2]"
+metrics_stream = "metrics/large"
+metrics_file = "large.prom"
+
+[source]
+url = "http://shop:4437"
+stream = ["shop/*", "old/orders"]
+token = "$SHOP_TOKEN"
+schema = "customer string, total double"
+headers = { "x-tenant" = "${TENANT}" }
+options = { maxBytesPerTrigger = "8m", failOnDataLoss = false, waitSeconds = 2 }
+
+[[transform]]
+name = "large"
+sql = "SELECT customer, total FROM source WHERE total > 100 AND customer != '$NOBODY'"
+
+[[transform]]
+python = "steps/tidy.py:tidy"
+
+[[transform]]
+python = "shop.steps:tidy"
+
+[target]
+kind = "stream"
+stream = "orders/large"
+
+[spark]
+sql.shuffle.partitions = 4
+"spark.sql.session.timeZone" = "CET"
+ui.enabled = false
+"""
+
+ENVIRONMENT: Final = {"SHOP_TOKEN": "secret", "TENANT": "north"}
+
+
+def written(folder: Path, text: str, name: str = "shop.toml") -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def problems(folder: Path, text: str, name: str = "shop.toml") -> list[str]:
+    return [str(problem) for problem in read_file(written(folder, text, name), {})[1]]
+
+
+def test_a_toml_file_says_everything(tmp_path: Path) -> None:
+    pipeline = load(written(tmp_path, WHOLE), ENVIRONMENT)
+    assert pipeline.name == "large-orders"
+    assert pipeline.checkpoint == f"{tmp_path}/state/large"
+    assert pipeline.metrics_file == f"{tmp_path}/large.prom"
+    assert pipeline.trigger == "every 10 seconds"
+    assert pipeline.source.format_options() == {
+        "url": "http://shop:4437",
+        "stream": '["shop/*", "old/orders"]',
+        "token": "secret",
+        "headers": '{"x-tenant": "north"}',
+        "maxBytesPerTrigger": "8m",
+        "failOnDataLoss": "false",
+        "waitSeconds": "2",
+    }
+    large, tidy, module = pipeline.transform
+    assert large.sql is not None
+    assert "'$NOBODY'" in large.sql
+    assert tidy.python == f"{tmp_path}/steps/tidy.py:tidy"
+    assert module.python == "shop.steps:tidy"
+    assert pipeline.spark == {
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.session.timeZone": "CET",
+        "spark.ui.enabled": "false",
+    }
+    assert isinstance(pipeline.target, StreamTarget)
+    assert pipeline.target.url == "http://shop:4437"
+    assert pipeline.target.token == "secret"
+
+
+def test_little_is_needed(tmp_path: Path) -> None:
+    text = "[source]\nstream = 'a/*'\n[target]\nkind = 'table'\nfolder = 'tables/a'\n"
+    pipeline = load(written(tmp_path, text), {"HEADWATER_URL": "http://elsewhere:1"})
+    assert pipeline.name == "shop"
+    assert pipeline.checkpoint == f"{tmp_path}/checkpoints/shop"
+    assert pipeline.source.url == "http://elsewhere:1"
+    assert pipeline.trigger == "default"
+    assert pipeline.target == TableTarget(folder=f"{tmp_path}/tables/a")
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ({"kind": "stream", "stream": "b"}, StreamTarget),
+        ({"kind": "table", "folder": "t", "format": "parquet"}, TableTarget),
+        ({"kind": "materialize", "tables": "t", "schemas": {"user": "name string"}}, Materialize),
+        ({"kind": "project", "tables": "t", "publish": "runs/state"}, Project),
+        ({"kind": "archive", "folder": "f"}, Archive),
+        ({"kind": "snapshot", "stream": "b"}, Snapshot),
+        ({"kind": "publish", "stream": "b", "type": "user", "key": "id"}, Publish),
+    ],
+)
+def test_every_kind_of_target_is_read(
+    tmp_path: Path, target: dict[str, object], kind: type[msgspec.Struct]
+) -> None:
+    document = {"name": "x", "source": {"stream": "a"}, "target": target}
+    pipeline, found = read_document(document, tmp_path, {})
+    assert not found
+    assert pipeline is not None
+    assert isinstance(pipeline.target, kind)
+
+
+def test_a_restore_needs_no_source(tmp_path: Path) -> None:
+    document = {"name": "x", "target": {"kind": "restore", "folder": "f", "stream": {"a": "b"}}}
+    pipeline, found = read_document(document, tmp_path, {})
+    assert not found
+    assert pipeline is not None
+    assert isinstance(pipeline.target, Restore)
+    assert pipeline.target.url == "http://127.0.0.1:4437"
+
+
+def test_a_python_file_holds_functions(tmp_path: Path) -> None:
+    text = """
+def tidy(rows):
+    return rows
+
+def _more(rows):
+    return rows
+
+pipeline = {
+    "source": {"stream": "a"},
+    "transform": [tidy, {"python": _more, "name": "more"}, {"sql": "SELECT * FROM more"}],
+    "target": {"kind": "stream", "stream": "b"},
+}
+"""
+    file = written(tmp_path, text, "shop.py")
+    pipeline = load(file, {})
+    assert pipeline.name == "shop"
+    assert [step.python for step in pipeline.transform] == [f"{file}:tidy", f"{file}:_more", None]
+
+
+def test_a_python_file_holds_a_pipeline(tmp_path: Path) -> None:
+    text = """
+from headwater.spark.pipelines import Pipeline, Source
+from headwater.spark.pipelines.values import TableTarget
+
+pipeline = Pipeline(
+    name="shop", source=Source(stream="a"), target=TableTarget(folder="t"), trigger="available-now"
+)
+"""
+    pipeline = load(written(tmp_path, text, "shop.py"), {})
+    assert pipeline.target == TableTarget(folder=f"{tmp_path}/t")
+    assert pipeline.is_bounded
+
+
+def test_all_problems_are_told_at_once_and_where(tmp_path: Path) -> None:
+    text = """
+trigger = "now and then"
+chekpoint = "c"
+
+[source]
+strem = "a/*"
+token = "$TOKEN_THAT_IS_NOT_SET"
+
+[[transform]]
+sql = 3
+
+[[transform]]
+sq = "SELECT 1"
+
+[target]
+kind = "stream"
+stream = "b"
+content = 1
+"""
+    assert problems(tmp_path, text) == [
+        "error: source.token: the environment variable TOKEN_THAT_IS_NOT_SET is not set: set it",
+        "error: chekpoint: there is no such field; did you mean 'checkpoint'?",
+        "error: source.strem: there is no such field; did you mean 'stream'?",
+        "error: transform 1.sql: expected `str | null`, got `int`",
+        "error: transform 2.sq: there is no such field; did you mean 'sql'?",
+        (
+            "error: target.content: there is no such field; there are url, token, headers, stream, "
+            "output, options, kind"
+        ),
+        "error: trigger: 'now and then' is none of default, available-now, 'every 10 seconds'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[source", "error: shop.toml: is no TOML: "),
+        ("", "error: target: say where rows go: [target] with a kind of stream, table, "),
+        ("[target]\nkind = 'strean'", "error: target.kind: 'strean' is none of stream, table, "),
+        ("[target]\nkind = 'table'", "error: target: object missing required field `folder`"),
+        ("transform = 1\n[target]\nkind = 'stream'", "error: transform: is a list: "),
+        ("source = 1\n[target]\nkind = 'stream'", "error: source: expected `object`, got `int`"),
+        ("name = 'a b'\n[target]\nkind = 'stream'", "error: name: is made of letters, "),
+        ("[target]\nkind = 'materialize'\ntables = 1", "error: target.tables: expected `str`"),
+    ],
+)
+def test_a_bad_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+    assert any(problem.startswith(told) for problem in problems(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1 / 0", "error: shop.py: can't be run (ZeroDivisionError: division by zero)"),
+        ("pipelin = {}", "error: shop.py: has to set 'pipeline' to a dict with name, source, "),
+        (
+            "pipeline = {'transform': [lambda rows: rows]}",
+            "error: transform: <lambda> has to be a function that the file defines by its name",
+        ),
+    ],
+)
+def test_a_bad_python_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+    (problem,) = problems(tmp_path, text, "shop.py")
+    assert problem.startswith(told)
+
+
+def test_a_python_file_that_needs_a_session_is_told(tmp_path: Path) -> None:
+    text = "from pyspark.sql import functions as f\n@f.udf('string')\ndef loud(word): ...\n"
+    written(tmp_path, text, "shop.py")
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from headwater.spark.pipelines import read_file\n"
+        "print(*read_file(Path(sys.argv[1]), {})[1])\n"
+    )
+    # In a process of its own, since another test may have started a session here.
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "shop.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == (
+        "error: shop.py: needs Spark when it is read: make UDFs within functions, or in another "
+        "file\n"
+    )
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    _, (problem,) = read_file(tmp_path / "none.toml")
+    assert str(problem).startswith("error: none.toml: can't be read (No such file or directory)")
+
+
+def test_loading_a_bad_file_raises_all_that_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(BadPipeline, match=r"can't run:\n  error: target: say where") as raised:
+        load(written(tmp_path, "name = 'x'"), {})
+    assert len(raised.value.problems) == 1
+
+
+def test_a_pipeline_is_a_frozen_value() -> None:
+    pipeline = Pipeline(name="x", target=TableTarget(folder="/t"))
+    with pytest.raises(AttributeError, match="immutable"):
+        pipeline.name = "y"  # type: ignore[misc] # that is the point

@@ -1,0 +1,143 @@
+"""The jobs as targets of pipelines; what each does is tested with the job itself."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headwater.runs import new_event, run_store
+from headwater.runs.blocking import BlockingRunStore
+from headwater.spark.pipelines import status_of, with_spark
+from headwater.spark.tables import open_table
+from headwater.state.events import change
+from tests.spark.pipelines.conftest import Pipelines
+
+
+def feed_users(pipelines: Pipelines) -> None:
+    changes = [
+        change("insert", "user", "1", {"name": "Ada"}),
+        change("insert", "user", "2", {"name": "Bob"}),
+        change("update", "user", "1", {"name": "Ada L."}),
+        change("delete", "user", "2"),
+    ]
+    pipelines.feed("one", b"[" + b",".join(each.encode() for each in changes) + b"]")
+
+
+def rows(spark: SparkSession, folder: str, *columns: str) -> list[tuple[object, ...]]:
+    table = open_table(folder).read(spark)
+    assert table is not None, folder
+    return sorted(tuple(row) for row in table.select(*columns).collect())
+
+
+def test_state_streams_are_materialized_and_published(
+    pipelines: Pipelines, spark: SparkSession
+) -> None:
+    feed_users(pipelines)
+    target = {"kind": "materialize", "tables": "tables", "schemas": {"user": "name string"}}
+    pipeline = pipelines.make(source={"schema": None}, target=target)
+    assert with_spark(spark, pipeline, dry_run=True) == []
+    outcome = pipelines.run_one(pipeline)
+    assert outcome.figures.rows == 4
+    assert status_of(pipeline).lag_bytes == 0
+    folder = f"{pipelines.folder}/tables/user"
+    assert rows(spark, folder, "key", "name") == [("1", "Ada L.")]
+    assert len(rows(spark, f"{folder}_history", "key")) >= 3
+
+    published = pipelines.make(
+        source={"stream": [], "schema": None, "table": "tables/user"},
+        transform=[{"sql": "SELECT key, upper(name) AS name FROM source"}],
+        target={
+            "kind": "publish",
+            "stream": f"{pipelines.room}/loud",
+            "type": "user",
+            "key": "key",
+            "url": pipelines.url,
+        },
+    )
+    assert with_spark(spark, published, dry_run=True) == []
+    first = pipelines.run_one(published)
+    assert first.summary is not None
+    assert [(each["key"], each["value"]["name"]) for each in pipelines.items("loud")] == [
+        ("1", "ADA L.")
+    ]
+    pipelines.run_one(published)
+    assert len(pipelines.items("loud")) == 1
+
+
+def test_a_table_or_a_key_that_is_not_there_is_told(
+    pipelines: Pipelines, spark: SparkSession
+) -> None:
+    target = {"kind": "publish", "stream": "x", "type": "user", "key": "id", "url": pipelines.url}
+    missing = pipelines.make(source={"stream": [], "schema": None, "table": "no"}, target=target)
+    (problem,) = with_spark(spark, missing, dry_run=True)
+    assert str(problem).startswith("error: source.table: there is no table at ")
+    without = pipelines.make(target=target)
+    (problem,) = with_spark(spark, without, dry_run=True)
+    assert str(problem) == "error: target.key: there is no column 'id'; there are n, word"
+
+
+def test_runs_are_projected(pipelines: Pipelines, spark: SparkSession) -> None:
+    root = f"{pipelines.room}/flows"
+    with BlockingRunStore(run_store(f"streams+{pipelines.url}/{root}")) as store:
+        event = new_event("run-1", "RunQueued", {}, plan_version="1")
+        store.append_event(event)
+    pipeline = pipelines.make(
+        source={"stream": f"{root}/log/*", "schema": None},
+        target={"kind": "project", "tables": "tables", "publish": f"{pipelines.room}/state"},
+    )
+    assert with_spark(spark, pipeline, dry_run=True) == []
+    pipelines.run_one(pipeline)
+    assert rows(spark, f"{pipelines.folder}/tables/runs", "run_id", "status") == [
+        ("run-1", "PENDING")
+    ]
+    assert pipelines.items("state")
+
+
+def test_an_archive_is_restored(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":1},{"n":2}]')
+    archived = pipelines.make(
+        source={"schema": None}, target={"kind": "archive", "folder": "archive"}
+    )
+    pipelines.run_one(archived)
+    there = f"{pipelines.room}/in/one"
+    restored = pipelines.make(
+        source={"stream": [], "schema": None, "url": pipelines.url},
+        target={
+            "kind": "restore",
+            "folder": "archive",
+            "stream": {there: f"{pipelines.room}/again"},
+            "url": pipelines.url,
+        },
+    )
+    outcome = pipelines.run_one(restored)
+    assert outcome.summary is not None
+    assert pipelines.items("again") == [{"n": 1}, {"n": 2}]
+    assert not (pipelines.folder / "checkpoints" / restored.name).exists()
+
+
+def test_a_snapshot_is_taken(pipelines: Pipelines) -> None:
+    feed_users(pipelines)
+    pipeline = pipelines.make(
+        source={"stream": f"{pipelines.room}/in/one", "schema": None},
+        target={"kind": "snapshot", "stream": f"{pipelines.room}/short"},
+    )
+    outcome = pipelines.run_one(pipeline)
+    assert outcome.summary is not None
+    controls = [each["headers"].get("control") for each in pipelines.items("short")]
+    assert controls == ["snapshot-start", None, "snapshot-end"]
+
+
+def test_a_job_that_fails_tells_why(pipelines: Pipelines) -> None:
+    failing = pipelines.make(
+        source={"stream": [], "schema": None, "url": pipelines.url},
+        target={"kind": "restore", "folder": "none", "url": pipelines.url},
+    )
+    (outcome,) = pipelines.run(failing)
+    assert outcome.how == "failed"
+    assert outcome.reason is not None
+    assert "is no archive" in outcome.reason
+
+
+@pytest.mark.parametrize("kind", ["materialize", "archive"])
+def test_a_checkpoint_knows_where_its_job_writes(pipelines: Pipelines, kind: str) -> None:
+    place = "tables" if kind == "materialize" else "folder"
+    pipeline = pipelines.make(source={"schema": None}, target={"kind": kind, place: "there"})
+    assert pipeline.target.place == f"{pipelines.folder}/there"

@@ -1,0 +1,141 @@
+"""`headwater pipeline` as a person runs it: stopped, killed, and gone on with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from headwater.client import Client
+from tests.spark.pipelines.conftest import wait_until
+from tests.spark.test_kills import kill_all
+from tests.support.server import ServerProcess
+
+ROWS: Final = 300
+
+PIPELINE: Final = """
+[source]
+stream = "in/*"
+schema = "n long"
+options = { maxBytesPerTrigger = 400 }
+
+[[transform]]
+python = "slow.py:slow"
+
+[target]
+kind = "stream"
+stream = "out"
+
+[spark]
+ui.enabled = false
+driver.memory = "512m"
+"""
+SLOW: Final = """
+import time
+
+from pyspark.sql import functions as f
+
+
+@f.udf("long")
+def slowly(n):
+    time.sleep(0.01)
+    return n
+
+
+def slow(rows):
+    return rows.withColumn("n", slowly("n"))
+"""
+
+
+@contextmanager
+def started(
+    folder: Path, url: str, *arguments: str
+) -> Iterator["tuple[subprocess.Popen[bytes], Path]"]:
+    """Start a command that leaves what it says in a file, which outlives it."""
+    told = folder / "told.txt"
+    with told.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headwater", "pipeline", *arguments],
+            cwd=folder,
+            env={**os.environ, "HEADWATER_URL": url},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process, told
+    finally:
+        kill_all(process.pid)
+        process.wait(20)
+
+
+def written(client: Client) -> list[int]:
+    return [item["n"] for item in client.stream("out").read().items()]
+
+
+def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "copy.toml").write_text(PIPELINE)
+    (tmp_path / "slow.py").write_text(SLOW)
+    with ServerProcess() as server, Client(server.url) as client:
+        numbers = json.dumps([{"n": number} for number in range(ROWS)]).encode()
+        client.stream("in/one").create(data=numbers)
+        client.stream("out").create("application/json")
+
+        with started(tmp_path, server.url, "run", "copy.toml") as (process, told):
+            wait_until(lambda: bool(written(client)) or process.poll() is not None, 90)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130, told.read_text()
+        text = told.read_text()
+        assert "Stopping after this batch" in text
+        assert "copy is stopped: " in text
+        assert "Go on with: headwater pipeline run copy.toml" in text
+        assert "Traceback" not in text
+        stopped = written(client)
+        assert 0 < len(stopped) < ROWS
+
+        with started(tmp_path, server.url, "run", "copy.toml") as (process, told):
+            wait_until(lambda: len(written(client)) > len(stopped), 90)
+            with started(tmp_path, server.url, "status", "--json", "copy.toml") as (asked, answer):
+                assert asked.wait(60) == 0, answer.read_text()
+                status = json.loads(answer.read_text())
+            assert status["process"] == str(process.pid)
+            assert status["batch"] >= 0
+            kill_all(process.pid)
+            assert process.wait(20) == -signal.SIGKILL
+        assert len(written(client)) < ROWS
+
+        with started(tmp_path, server.url, "run", "--once", "copy.toml") as (process, told):
+            assert process.wait(120) == 0, told.read_text()
+        assert "copy is done: " in told.read_text()
+        assert "; up to date." in told.read_text()
+        assert written(client) == list(range(ROWS))
+
+        with started(tmp_path, server.url, "status", "copy.toml") as (process, told):
+            assert process.wait(60) == 0
+        assert "copy (stream) is not running." in told.read_text()
+        assert "1 stream, nothing to do" in told.read_text()
+
+
+def test_check_looks_at_all_files_with_one_spark(tmp_path: Path) -> None:
+    (tmp_path / "copy.toml").write_text(PIPELINE)
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "bad.toml").write_text(
+        '[source]\nstream = "in/*"\n[[transform]]\nsql = "SELECT nothing FROM source"\n'
+        '[target]\nkind = "stream"\nstream = "other"\n'
+    )
+    (tmp_path / "worse.toml").write_text("[source]\nstrem = 1\n")
+    with ServerProcess() as server, Client(server.url) as client:
+        client.stream("in/one").create(data=b'[{"n":1}]')
+        files = ("copy.toml", "bad.toml", "worse.toml")
+        with started(tmp_path, server.url, "check", *files) as (process, told):
+            assert process.wait(120) == 1
+    lines = told.read_text().splitlines()
+    assert "copy.toml: fine" in lines
+    assert any(line.startswith("bad.toml: error: transform 1.sql: A column") for line in lines)
+    assert any(line.startswith("worse.toml: error: source.strem: there is no") for line in lines)
+    assert lines[-1] == "3 errors, 0 warnings."

@@ -1,0 +1,70 @@
+"""Figures from what Spark tells of its batches."""
+
+from typing import Any, Final
+
+import pytest
+
+from headwater.spark.pipelines.progress import Figures, after, sized, told
+
+
+def at(epoch: int, byte: int) -> str:
+    return f"{epoch:016d}_{byte:016d}"
+
+
+def progress(
+    batch: int, rows: int, start: Any, end: Any, latest: Any, **more: Any
+) -> dict[str, Any]:
+    return {
+        "batchId": batch,
+        "numInputRows": rows,
+        "timestamp": "2026-01-01T00:00:00Z",
+        "durationMs": {"addBatch": 400, "triggerExecution": 500},
+        "sources": [{"startOffset": start, "endOffset": end, "latestOffset": latest}],
+        **more,
+    }
+
+
+FIRST: Final = progress(4, 10, None, {"a": at(1, 300), "b": at(2, 50)}, {"a": at(1, 400)})
+
+
+def test_batches_add_up() -> None:
+    figures = after(Figures(), FIRST, {"a": at(1, 100)})
+    assert (figures.batches, figures.batch, figures.rows) == (1, 4, 10)
+    assert figures.bytes == 250  # from where the run began, not from the stream's beginning
+    assert figures.lag_bytes == 100
+    assert figures.phases == {"addBatch": 0.4, "triggerExecution": 0.5}
+    second = progress(5, 3, {"a": at(1, 300)}, {"a": at(1, 400)}, None)
+    figures = after(figures, second, {"a": at(1, 100)})
+    assert (figures.batches, figures.batch, figures.rows, figures.batch_rows) == (2, 5, 13, 3)
+    assert (figures.bytes, figures.lag_bytes) == (350, 0)
+
+
+def test_a_sign_of_life_is_no_batch() -> None:
+    figures = after(Figures(), FIRST, {})
+    idle = progress(
+        5, 0, {"a": at(1, 300)}, {"a": at(1, 300)}, None, durationMs={"latestOffset": 1}
+    )
+    later = after(figures, idle, {})
+    assert (later.batches, later.batch, later.rows) == (1, 4, 10)
+    assert later.lag_bytes == 0
+
+
+def test_a_recreated_stream_counts_no_negative_bytes() -> None:
+    shorter = progress(1, 1, {"a": at(1, 900)}, {"a": at(7, 10)}, {"a": at(7, 10)})
+    assert after(Figures(), shorter, {}).bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 kB"), (5 << 30, "5.0 GB")]
+)
+def test_bytes_are_written_for_people(count: int, text: str) -> None:
+    assert sized(count) == text
+
+
+def test_bounded_work_has_a_bar() -> None:
+    figures = Figures(batches=1, rows=1234, bytes=512, batch=3, lag_bytes=2048)
+    assert (
+        told(figures, 2.0, 1024) == "[############............]  50%  1,234 rows, 512 B (256 B/s)"
+    )
+    assert told(figures, 2.0, 100).startswith("[########################] 100%")
+    assert told(figures, 2.0) == "batch 3  1,234 rows, 512 B (256 B/s), lag 2.0 kB"

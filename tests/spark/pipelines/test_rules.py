@@ -1,0 +1,134 @@
+"""What contradicts each other in a pipeline is told before anything runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.spark.pipelines import read_document
+
+STREAM = {"kind": "stream", "stream": "out"}
+
+
+def told(**document: Any) -> list[str]:
+    whole = {"name": "x", "source": {"stream": "in/*"}, "target": STREAM, **document}
+    return [str(problem) for problem in read_document(whole, Path("/work"), {})[1]]
+
+
+def test_a_good_pipeline_has_no_problem() -> None:
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"source": {}}, "error: source.stream: name a stream, a list of them, or a glob"),
+        ({"source": {"stream": "in", "table": "t"}}, "error: source: name streams or a table"),
+        ({"source": {"table": "t"}}, "error: source.table: a table can be published, but not"),
+        (
+            {"source": {"stream": "in", "options": {"waitSeconds": 99}}},
+            "error: source.options.waitSeconds: '99' is not a number of seconds from 0 to 20",
+        ),
+        (
+            {"source": {"stream": "in", "options": {"maxBytes": 9}}},
+            "error: source.options.maxbytes: there is none of that name; there are ",
+        ),
+        (
+            {"source": {"stream": "in", "options": {"token": "x"}}},
+            "error: source.options.token: set it as source.token",
+        ),
+        ({"source": {"stream": "in", "url": "shop"}}, "error: source.url: set it to the server's"),
+        (
+            {"source": {"stream": "in", "mode": "state", "schema": "a int"}},
+            "error: source.mode: 'state' has its own columns: remove the schema",
+        ),
+        ({"transform": [{}]}, "error: transform 1: has to have either sql or python"),
+        (
+            {"transform": [{"sql": "SELECT 1", "python": "a:b"}]},
+            "error: transform 1: has to have either sql or python",
+        ),
+        ({"transform": [{"sql": "  "}]}, "error: transform 1.sql: is empty: write a SELECT"),
+        (
+            {"transform": [{"python": "tidy"}]},
+            "error: transform 1.python: 'tidy' has to be module:function or file.py:function",
+        ),
+        (
+            {"transform": [{"sql": "SELECT 1", "name": "a-b"}]},
+            "error: transform 1.name: 'a-b' can't name a view",
+        ),
+        (
+            {"transform": [{"sql": "SELECT 1", "name": "Source"}]},
+            "error: transform 1.name: 'Source' names another view already",
+        ),
+        (
+            {"target": {"kind": "stream", "stream": "in/new"}},
+            "error: target.stream: 'in/new' is one of the streams that are read",
+        ),
+        (
+            {"metrics_stream": "in/metrics"},
+            "error: metrics_stream: 'in/metrics' is one of the streams that are read",
+        ),
+        (
+            {"target": {"kind": "stream", "stream": "out/*"}},
+            "error: target.stream: a glob can't be written to",
+        ),
+        (
+            {"target": {**STREAM, "options": {"writeId": "x"}}},
+            "error: target.options: a pipeline numbers its batches itself",
+        ),
+        (
+            {"target": {"kind": "table", "folder": "c"}, "checkpoint": "c"},
+            "error: target.folder: is the checkpoint's folder",
+        ),
+        (
+            {"target": {"kind": "materialize", "tables": "t"}, "transform": [{"sql": "SELECT 1"}]},
+            "error: transform: 'materialize' reads its source as it is",
+        ),
+        (
+            {
+                "source": {"stream": "in", "mode": "raw"},
+                "target": {"kind": "project", "tables": "t"},
+            },
+            "error: source.mode: 'project' reads in its own mode: remove it",
+        ),
+        (
+            {
+                "source": {"stream": "in", "schema": "a int"},
+                "target": {"kind": "archive", "folder": "t"},
+            },
+            "error: source.schema: 'archive' knows its columns: remove it",
+        ),
+        (
+            {"target": {"kind": "project", "tables": "t", "publish": "in/state"}},
+            "error: target.publish: 'in/state' is one of the streams that are read",
+        ),
+        (
+            {"target": {"kind": "snapshot", "stream": "short"}},
+            "error: source.stream: a snapshot is taken of one stream",
+        ),
+        (
+            {"target": {"kind": "restore", "folder": "f"}},
+            "error: source: 'restore' reads its archive alone",
+        ),
+        ({"target": {"kind": "archive", "folder": ""}}, "error: target.folder: is empty"),
+        ({"trigger": "every day"}, "error: trigger: 'every day' is none of default, "),
+        (
+            {
+                "source": {"table": "t"},
+                "target": {"kind": "publish", "stream": "b", "type": "u", "key": "k"},
+                "trigger": "every 3 seconds",
+            },
+            "error: trigger: 'publish' runs once and ends",
+        ),
+        ({"master": "local", "remote": "sc://h"}, "error: remote: a session is on a master or"),
+        ({"remote": "host:15002"}, "error: remote: 'host:15002' is no Spark Connect URL"),
+        ({"metrics_stream": ""}, "error: metrics_stream: is empty"),
+    ],
+)
+def test_a_contradiction_is_told(document: dict[str, Any], problem: str) -> None:
+    found = told(**document)
+    assert any(each.startswith(problem) for each in found), found
+
+
+def test_another_server_makes_no_loop() -> None:
+    assert told(target={"kind": "stream", "stream": "in/new", "url": "http://other:1"}) == []

@@ -1,0 +1,181 @@
+"""Pipelines on a real Spark, over a real server."""
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headwater.client import Client
+from headwater.errors import BadPipeline, CheckpointTaken
+from headwater.spark.pipelines import Meter, running, status_of
+from headwater.spark.pipelines.checkpoints import held
+from headwater.spark.pipelines.metrics import MetricsFile
+from headwater.spark.pipelines.metrics_server import serving
+from headwater.spark.pipelines.metrics_stream import appending
+from headwater.spark.tables import open_table
+from tests.spark.pipelines.conftest import Pipelines, wait_until
+
+ROWS = b'[{"n":1,"word":"a"},{"n":2,"word":"b"},{"n":3,"word":"c"}]'
+
+
+def test_sql_and_python_come_one_after_another(pipelines: Pipelines) -> None:
+    (pipelines.folder / "shouting.py").write_text(
+        "from pyspark.sql import functions as f\n"
+        "@f.udf('string')\n"
+        "def loud(word):\n    return word.upper() + suffix()\n"
+        "def suffix():\n    return '!'\n"
+        "def shout(rows):\n    return rows.withColumn('word', loud('word'))\n"
+    )
+    pipelines.feed("one", ROWS)
+    pipeline = pipelines.make(
+        transform=[
+            {"sql": "SELECT n * 10 AS n, word FROM source WHERE n > 1", "name": "tens"},
+            {"python": "shouting.py:shout"},
+            {"sql": "SELECT step2.n, step2.word FROM step2 WHERE step2.n < 30"},
+        ]
+    )
+    outcome = pipelines.run_one(pipeline)
+    assert pipelines.items() == [{"n": 20, "word": "B!"}]
+    assert (outcome.figures.rows, outcome.figures.batches) == (3, 1)
+    assert outcome.figures.bytes == outcome.total_bytes == 60
+
+
+def test_a_pipeline_goes_on_where_it_was(pipelines: Pipelines) -> None:
+    pipelines.feed("one", ROWS)
+    pipeline = pipelines.make(transform=[{"sql": "SELECT n FROM source"}])
+    pipelines.run_one(pipeline)
+    before = status_of(pipeline)
+    assert (before.lag_bytes, before.runs_in) == (0, None)
+    assert before.committed is not None
+    pipelines.feed("one", b'[{"n":4}]')
+    pipelines.feed("two", b'[{"n":5}]')
+    behind = status_of(pipeline)
+    assert {lag.path.rpartition("/")[2]: lag.bytes for lag in behind.streams} == {
+        "one": 9,
+        "two": 9,
+    }
+    outcome = pipelines.run_one(pipeline)
+    assert outcome.figures.rows == 2
+    assert outcome.total_bytes == outcome.figures.bytes == behind.lag_bytes
+    assert sorted(item["n"] for item in pipelines.items()) == [1, 2, 3, 4, 5]
+    after = status_of(pipeline)
+    assert after.lag_bytes == 0
+    assert after.committed is not None
+    assert after.committed.batch > before.committed.batch
+    pipelines.client.stream(f"{pipelines.room}/in/two").delete()
+    assert status_of(pipeline).gone == (f"{pipelines.room}/in/two",)
+
+
+def test_an_aggregation_updates_a_stream(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":1,"word":"a"},{"n":2,"word":"a"}]')
+    target = {"kind": "stream", "stream": f"{pipelines.room}/out", "output": "update"}
+    sql = "SELECT word, sum(n) AS total FROM source GROUP BY word"
+    pipeline = pipelines.make(transform=[{"sql": sql}], target=target)
+    pipelines.run_one(pipeline)
+    pipelines.feed("one", b'[{"n":4,"word":"a"}]')
+    pipelines.run_one(pipeline)
+    assert pipelines.items() == [{"word": "a", "total": 3}, {"word": "a", "total": 7}]
+
+
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_rows_are_added_to_a_table_once(
+    pipelines: Pipelines, spark: SparkSession, table_format: str
+) -> None:
+    pipelines.feed("one", ROWS)
+    target = {"kind": "table", "folder": "tables/words", "format": table_format}
+    pipeline = pipelines.make(target=target)
+    pipelines.run_one(pipeline)
+    # As a crash right behind the commit of the table leaves it: Spark does the batch again.
+    (Path(pipeline.checkpoint) / "commits" / "0").unlink()
+    pipelines.feed("one", b'[{"n":4,"word":"d"}]')
+    pipelines.run_one(pipeline)
+    rows = open_table(f"{pipelines.folder}/tables/words", table_format).read(spark)
+    assert rows is not None
+    assert sorted(row.word for row in rows.collect()) == ["a", "b", "c", "d"]
+
+
+def test_pipelines_run_side_by_side_until_they_are_stopped(pipelines: Pipelines) -> None:
+    pipelines.feed("one", ROWS)
+    first = pipelines.make(trigger="default", transform=[{"sql": "SELECT n FROM source"}])
+    second = pipelines.make(
+        trigger="every 0.1 seconds",
+        transform=[{"sql": "SELECT word FROM source"}],
+        target={"kind": "stream", "stream": f"{pipelines.room}/words"},
+    )
+    meter = Meter()
+    with (
+        serving(0, meter.text) as url,
+        running(pipelines.spark, [first, second], meter) as runner,
+    ):
+        wait_until(lambda: all(it.figures.rows == 3 for it in runner.outcomes()))
+        assert status_of(first).runs_in is not None
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            text = answer.read().decode()
+        assert f'headwater_pipeline_up{{pipeline="{first.name}"}} 1\n' in text
+        assert f'headwater_pipeline_rows_total{{pipeline="{second.name}"}} 3\n' in text
+        runner.ask_to_stop()
+        wait_until(lambda: not runner.look())
+        assert [it.how for it in runner.outcomes()] == ["stopped", "stopped"]
+        assert f'headwater_pipeline_up{{pipeline="{first.name}"}} 0\n' in meter.text()
+    assert [item["word"] for item in pipelines.items("words")] == ["a", "b", "c"]
+
+
+def test_where_one_fails_the_others_are_stopped_and_it_is_told_why(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":"no number"}]')
+    failing = pipelines.make()
+    good = pipelines.make(
+        trigger="default",
+        source={"schema": "word string"},
+        target={"kind": "stream", "stream": f"{pipelines.room}/words"},
+    )
+    failed, stopped = pipelines.run(failing, good)
+    assert (failed.how, stopped.how) == ("failed", "stopped")
+    assert failed.reason is not None
+    assert failed.reason.startswith(f"The message of '{pipelines.room}/in/one' that ends at offset")
+    assert "\n" not in failed.reason
+
+
+def test_what_spark_refuses_at_the_start_is_one_line(pipelines: Pipelines) -> None:
+    pipelines.feed("one", ROWS)
+    wrong = pipelines.make(transform=[{"sql": "SELECT m FROM source"}])
+    with pytest.raises(BadPipeline, match=r"(?s)can't run:.*query: .*`m` cannot be resolved"):
+        pipelines.run(wrong)
+
+
+def test_two_processes_never_run_on_one_checkpoint(pipelines: Pipelines) -> None:
+    pipeline = pipelines.make()
+    with held(Path(pipeline.checkpoint)), pytest.raises(CheckpointTaken):
+        pipelines.run(pipeline)
+
+
+def test_figures_go_to_a_file_and_a_stream(pipelines: Pipelines, client: Client) -> None:
+    pipelines.feed("one", ROWS)
+    pipeline = pipelines.make(source={"options": {"maxBytesPerTrigger": 1}})
+    file = pipelines.folder / "deep" / "figures.prom"
+    with appending(client, f"{pipelines.room}/metrics") as metrics:
+        meter = Meter(MetricsFile(file), metrics)
+        outcome = pipelines.run_one(pipeline, meter)
+    assert outcome.figures.batches == 3
+    told = pipelines.items("metrics")
+    assert [(one["batch"], one["rows"], one["running"]) for one in told] == [
+        (0, 1, True),
+        (1, 1, True),
+        (2, 1, True),
+        (2, 1, False),
+    ]
+    assert [one["lagBytes"] for one in told[:3]] == [40, 20, 0]
+    assert metrics.lost == 0
+    assert f'rows_total{{pipeline="{pipeline.name}"}} 3\n' in file.read_text()
+    assert json.dumps(told[0]["phases"]).count("addBatch") == 1
+
+
+def test_figures_that_a_server_does_not_take_are_counted(pipelines: Pipelines) -> None:
+    pipelines.feed("one", ROWS)
+    closed = pipelines.client.stream(f"{pipelines.room}/metrics")
+    closed.create("application/json")
+    closed.close()
+    with appending(pipelines.client, f"{pipelines.room}/metrics") as metrics:
+        pipelines.run_one(pipelines.make(), Meter(metrics))
+    assert metrics.lost == 2

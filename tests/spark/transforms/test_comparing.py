@@ -1,0 +1,222 @@
+"""Changes between two tables make the one of the other."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from headwater.errors import BadOption
+from headwater.spark.transforms.comparing import (
+    BODIES,
+    STATE,
+    Reach,
+    bodies,
+    changes_within,
+    compared,
+    keyed,
+    merge_state,
+    reach_of,
+)
+from headwater.state import MaterializedState, change, control, encode_events
+from headwater.state.events import StateEvent
+from headwater.state.fold import Fold, Incoming
+from headwater.state.memory import MemoryBackend
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "é\n", '"']),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["x", "y", "z"]), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+_TABLES = st.dictionaries(st.sampled_from(["a", "b", "ä", "d/e", '"', "0"]), _JSON, max_size=6)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.tuples(_TABLES, _TABLES), min_size=1, max_size=20))
+def test_the_changes_between_two_tables_make_the_new_one(
+    spark: SparkSession, pairs: list[tuple[dict[str, Any], dict[str, Any]]]
+) -> None:
+    # A run of Spark is dear: many pairs of tables are compared at once, as one pair.
+    before = {f"{n} {key}": value for n, (one, _) in enumerate(pairs) for key, value in one.items()}
+    after = {f"{n} {key}": value for n, (_, two) in enumerate(pairs) for key, value in two.items()}
+    state = MaterializedState()
+    state.apply_batch(change("insert", "row", key, value) for key, value in before.items())
+    # The same in another spelling, which is no change.
+    old = [(key, json.dumps(value, indent=1), "0") for key, value in before.items()]
+    new = [(key, json.dumps(value)) for key, value in after.items()]
+    found = compared(
+        spark.createDataFrame(old, STATE), spark.createDataFrame(new, "key string, value string")
+    ).collect()
+    assert [row["problem"] for row in found if row["problem"] is not None] == []
+    arrow = pa.Table.from_pylist([row.asDict() for row in found])
+    sent = 0
+    for batch in bodies(arrow.to_batches(), kind="row", txid="t", most_bytes=40):
+        for body in batch["body"].to_pylist():
+            assert state.apply_json(body) == []
+        sent += sum(batch["events"].to_pylist())
+    assert dict(state.get_type("row")) == after
+    same = [key for key in before if key in after and dumped(before[key]) == dumped(after[key])]
+    assert sent == len(found) == len(before.keys() | after.keys()) - len(same)
+    assert {row["key"]: row["operation"] for row in found if row["operation"] != "update"} == {
+        **{key: "delete" for key in before if key not in after},
+        **{key: "insert" for key in after if key not in before},
+    }
+
+
+def dumped(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+_EVENTS = st.lists(
+    st.one_of(
+        st.builds(
+            change,
+            st.sampled_from(["insert", "update", "upsert"]),
+            st.sampled_from(["row", "row", "other"]),
+            st.sampled_from("abc"),
+            st.integers(0, 9),
+        ),
+        st.builds(change, st.just("delete"), st.just("row"), st.sampled_from("abc")),
+        st.builds(control, st.sampled_from(["reset", "snapshot-start", "snapshot-end"])),
+    ),
+    max_size=25,
+)
+
+
+@given(_EVENTS, st.data())
+def test_a_state_that_is_read_in_parts_is_what_the_fold_makes(
+    events: list[StateEvent], data: st.DataObject
+) -> None:
+    backend = MemoryBackend()
+    fold = Fold(backend.load())
+    fold.take(Incoming(encode_events(events), "-1", "9"))
+    backend.commit(fold.work())
+    wanted = {row.key: json.loads(row.data) for row in backend.rows("row")}
+
+    rows = [row_of(place, event) for place, event in enumerate(events)]
+    table = pa.Table.from_pylist([], ARROW)
+    since = "-1"
+    while rows:
+        size = data.draw(st.integers(1, len(rows)), "read so far")
+        while reach_in(rows[:size]).opened is not None and size < len(rows):
+            size += 1  # within a snapshot a publisher waits
+        part, rows = rows[:size], rows[size:]
+        reach = reach_in(part)
+        new = [row for row in part if counts(row, reach.ranges)]
+        data.draw(st.randoms(use_true_random=False)).shuffle(new)
+        cut = data.draw(st.integers(0, len(new)), "cut")
+        for some in (new[:cut], new[cut:]):
+            rows_new = pa.Table.from_pylist(some, ARROW)
+            table = merge_state(table, rows_new, since=since, cleared=reach.cleared).kept
+        since = part[-1]["offset"]
+    found = {row["key"]: json.loads(row["value"]) for row in table.to_pylist() if row["value"]}
+    assert found == wanted
+
+
+ARROW = pa.schema([("key", pa.string()), ("value", pa.string()), ("offset", pa.string())])
+
+
+def row_of(place: int, event: StateEvent) -> dict[str, Any]:
+    wire = json.loads(event.encode())
+    headers = wire["headers"]
+    value = None if headers.get("operation") == "delete" else json.dumps(wire.get("value"))
+    return {
+        "offset": f"{place:04}",
+        "type": wire.get("type"),
+        "key": wire.get("key"),
+        "value": value,
+        "operation": headers.get("operation"),
+        "control": headers.get("control"),
+    }
+
+
+def reach_in(rows: list[dict[str, Any]]) -> Reach:
+    return reach_of((row["offset"], row["control"]) for row in rows if row["control"])
+
+
+def counts(row: dict[str, Any], ranges: tuple[tuple[str, str | None], ...]) -> bool:
+    return row["type"] == "row" and any(
+        after < row["offset"] and (until is None or row["offset"] <= until)
+        for after, until in ranges
+    )
+
+
+def test_only_what_counts_is_taken_from_a_stream(spark: SparkSession) -> None:
+    schema = "offset string, type string, key string, value string, operation string"
+    rows = [
+        ("1", "row", "before", "1", "insert"),
+        ("3", "row", "inside", "2", "insert"),
+        ("5", "row", "after", "3", "upsert"),
+        ("6", "other", "after", "4", "insert"),
+        ("7", "row", "inside", None, "delete"),
+        ("8", "row", "broken", None, "insert"),
+        ("9", "row", "strange", "5", "explode"),
+        ("99", None, None, None, None),
+    ]
+    reach = reach_of([("2", "snapshot-start"), ("4", "snapshot-end")])
+    found = changes_within(spark.createDataFrame(rows, schema), "row", reach).collect()
+    assert {tuple(row) for row in found} == {
+        ("after", "3", "5"),
+        ("inside", "2", "3"),
+        ("inside", None, "7"),
+    }
+
+
+def test_rows_get_keys_and_values(spark: SparkSession) -> None:
+    df = spark.sql(
+        "SELECT 1L AS id, 'x' AS `a.b`, CAST(NULL AS STRING) AS n, "
+        "timestamp'2026-02-11 10:00:00.123456' AS at, named_struct('d', 1.50BD) AS s"
+    )
+    (row,) = keyed(df, "id").collect()
+    assert (row["key"], json.loads(row["value"])) == (
+        "1",
+        {"id": 1, "a.b": "x", "n": None, "at": "2026-02-11T10:00:00.123456Z", "s": {"d": 1.5}},
+    )
+    (row,) = keyed(df, ["id", "a.b"], ["n"]).collect()
+    assert (row["key"], row["value"]) == ('["1","x"]', '{"n":null}')
+    (row,) = keyed(df, ["id", "n"], ["n"]).collect()
+    assert row["key"] is None
+    (row,) = keyed(df.withColumn("json", f.lit("[1]")), "a.b", "json").collect()
+    assert tuple(row) == ("x", "[1]")
+    (row,) = keyed(df, "a.b", "n").collect()
+    assert tuple(row) == ("x", "null")
+    for key, value in (("nope", None), ([], None), ("id", ["nope"])):
+        with pytest.raises(BadOption, match="column"):
+            keyed(df, key, value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([(None, "1"), ("a", "1")], "key is null"),
+        ([("", "1")], "key is empty"),
+        ([("a", "1"), ("b", "1"), ("a", "1")], "2 rows have the key 'a'"),
+        ([("a", "1,2")], "'a', '1,2', is no JSON"),
+    ],
+)
+def test_rows_that_cannot_be_told_apart_are_named(
+    spark: SparkSession, rows: list[tuple[str | None, str]], problem: str
+) -> None:
+    old = spark.createDataFrame([("a", "2", "0")], STATE)
+    found = compared(old, spark.createDataFrame(rows, "key string, value string")).collect()
+    (wrong,) = [row["problem"] for row in found if row["problem"] is not None]
+    assert problem in wrong
+
+
+def test_bodies_are_cut_by_their_size() -> None:
+    rows = [{"key": f"{n}", "operation": "insert", "value": f"{n}"} for n in range(10)]
+    batches = pa.Table.from_pylist(rows).to_batches(max_chunksize=3)
+    for most, expected in ((1, 10), (10_000, 1)):
+        found = list(bodies(batches, kind="row", txid="t", most_bytes=most))
+        assert len(found) == expected
+        assert found[0].schema.names == BODIES.names
+        items = [item for one in found for item in json.loads(one["body"][0].as_py())]
+        assert [item["value"] for item in items] == list(range(10))
+        assert {item["headers"]["txid"] for item in items} == {"t"}
