@@ -108,8 +108,9 @@ def read_messages(rows: pa.Table, values: Mapping[str, Values]) -> Messages:
         broken |= {len(events) + at: str(told[0]) for at, told in part.violations.items()}
         events += part.events
     by_type: dict[str, list[int]] = {}
-    types = {event.type for event in events if event.headers.operation is not UNSET}
-    if len(types) == 1 and all(event.headers.operation is not UNSET for event in events):
+    types = set([event.type for event in events])  # noqa: C403 - faster than a set that grows
+    only_changes = UNSET not in [event.headers.operation for event in events]
+    if len(types) == 1 and only_changes:
         by_type[types.pop()] = list(range(len(events)))
     else:
         for at, event in enumerate(events):
