@@ -115,11 +115,14 @@ def lag_of(progress: StreamingQueryProgress) -> Lag | None:
     A progress is made when a batch is committed, so this is the lag at that moment.
     """
     row = (progress.observedMetrics or {}).get(OBSERVED)
-    if row is None or row["oldest_persisted"] is None or row["oldest_emitted"] is None:
+    figures = {} if row is None else row.asDict()  # with Spark Connect, what is null is left out
+    persisted, emitted = figures.get("oldest_persisted"), figures.get("oldest_emitted")
+    if persisted is None or emitted is None:
         return None
     ended = datetime.fromisoformat(progress.timestamp).timestamp() + progress.batchDuration / 1000
-    persisted, emitted = row["oldest_persisted"] / 1e6, row["oldest_emitted"] / 1e6
-    return Lag(row["events"], max(0.0, ended - persisted), max(0.0, ended - emitted))
+    return Lag(
+        figures["events"], max(0.0, ended - persisted / 1e6), max(0.0, ended - emitted / 1e6)
+    )
 
 
 # Batches
