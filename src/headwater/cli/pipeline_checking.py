@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwater.cli.java_output import java_writes_to, log_of
 from headwater.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ def with_one_spark(
     hush_spark()
     pipelines = [pipeline for _, pipeline, problems in found if _can_analyse(pipeline, problems)]
     progress.show("Starting Spark …")
-    spark = open_session(
-        [pipeline for pipeline in pipelines if pipeline], master=master, remote=remote
-    )
+    ready = [pipeline for pipeline in pipelines if pipeline]
+    log = log_of([])
+    with java_writes_to(log):
+        spark = open_session(ready, master=master, remote=remote)
     try:
         for file, pipeline, problems in found:
             if pipeline is None or not _can_analyse(pipeline, problems):
@@ -65,6 +67,7 @@ def with_one_spark(
             problems.extend(with_spark(spark, pipeline, dry_run=is_local and reachable))
     finally:
         spark.stop()
+        log.unlink(missing_ok=True)
 
 
 def _can_analyse(pipeline: "Pipeline | None", problems: "Sequence[Problem]") -> bool:

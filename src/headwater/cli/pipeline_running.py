@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import click
 
+from headwater.cli.java_output import java_writes_to, log_of
 from headwater.cli.progress import Progress
 from headwater.cli.values import counted
 from headwater.errors import HeadwaterError, NoSpark
@@ -126,8 +127,10 @@ class StopRequest:
     def __init__(self) -> None:
         self.number: int | None = None
         self._before: dict[int, Any] = {}
+        self._stderr = 2
 
     def __enter__(self) -> Self:
+        self._stderr = os.dup(2)  # the terminal, also while Java is started
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.getsignal(number)
         self.listen()
@@ -136,6 +139,7 @@ class StopRequest:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        os.close(self._stderr)
 
     def listen(self) -> None:
         """Take the signals; Spark takes SIGINT for itself when a session is started."""
@@ -147,9 +151,9 @@ class StopRequest:
         if self.number is None:
             self.number = number
             text = "\nStopping after this batch; once more stops at once, which loses nothing.\n"
-            os.write(2, text.encode())
+            os.write(self._stderr, text.encode())
         else:
-            os.write(2, b"\nStopped at once; the batch is done again by the next run.\n")
+            os.write(self._stderr, b"\nStopped at once; the batch is done again by the next run.\n")
             os._exit(128 + number)  # Spark's Java ends with us
 
 
@@ -193,8 +197,10 @@ def _run(
         if metrics_port is not None:
             url = stack.enter_context(serving(metrics_port, meter.text))
             click.echo(f"Figures are at {url}", err=True)
-        click.echo("Starting Spark …", err=True)
-        spark = open_session(pipelines, master=master, remote=remote)
+        log = log_of([] if remote else pipelines)
+        click.echo(f"Starting Spark, which writes to {log} …", err=True)
+        with java_writes_to(log):
+            spark = open_session(pipelines, master=master, remote=remote)
         stack.callback(spark.stop)
         stop.listen()
         is_remote = remote is not None or any(pipeline.remote for pipeline in pipelines)
