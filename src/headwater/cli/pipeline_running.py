@@ -18,7 +18,7 @@ import click
 from headwater.cli.java_output import java_writes_to, log_of
 from headwater.cli.progress import Progress
 from headwater.cli.values import counted
-from headwater.errors import HeadwaterError, NoSpark
+from headwater.errors import CheckpointTaken, HeadwaterError, NoSpark
 
 if TYPE_CHECKING:
     from headwater.spark.pipelines import Outcome, Pipeline, Problem, Runner
@@ -176,7 +176,19 @@ def _checked(found: "Sequence[Read]", files: Sequence[str], *, is_remote: bool) 
         failed = failed or are_fatal(problems)
     if failed:
         raise click.ClickException("Nothing was started: mend what is above.")
-    return [pipeline for pipeline, _ in found if pipeline is not None]
+    pipelines = [pipeline for pipeline, _ in found if pipeline is not None]
+    for pipeline in pipelines:
+        _refuse_taken(pipeline)  # said before Spark is started, which takes a while
+    return pipelines
+
+
+def _refuse_taken(pipeline: "Pipeline") -> None:
+    from headwater.spark.pipelines.checkpoints import holder, local_folder
+
+    folder = local_folder(pipeline.checkpoint) if pipeline.has_checkpoint else None
+    process = None if folder is None else holder(folder)
+    if process is not None:
+        raise CheckpointTaken(str(folder), process)
 
 
 def _run(
