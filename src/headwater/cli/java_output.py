@@ -35,6 +35,7 @@ def log_of(pipelines: "Sequence[Pipeline]") -> Path:
 @contextmanager
 def java_writes_to(log: Path) -> Iterator[None]:
     """Start Java in this block: what it inherits as its standard error is the file."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships without types
     from pyspark.errors import PySparkException
 
     from headwater.spark.pipelines.failures import reason_of
@@ -44,7 +45,7 @@ def java_writes_to(log: Path) -> Iterator[None]:
         os.dup2(file.fileno(), _STDERR)
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise click.ClickException(f"Spark did not start: {reason_of(error)} See {log}") from None
     finally:
         os.dup2(kept, _STDERR)

@@ -27,7 +27,7 @@ def check_files(
         progress.show(f"Checking {file} …")
         pipeline, problems = read_file(file)
         if pipeline is not None and not are_fatal(problems):
-            problems += before_spark(pipeline, is_remote=remote is not None)
+            problems += before_spark(pipeline, remote=remote)
         found.append((file, pipeline, problems))
     ready = [pipeline for _, pipeline, problems in found if _can_analyse(pipeline, problems)]
     if ready:
@@ -35,6 +35,8 @@ def check_files(
             with_one_spark(found, master=master, remote=remote, progress=progress)
         except HeadwaterError as error:
             found.append((Path("spark"), None, [Problem("session", str(error))]))
+        except click.ClickException as error:
+            found.append((Path("spark"), None, [Problem("session", error.format_message())]))
     progress.clear()
     return _print(found)
 
@@ -73,8 +75,7 @@ def with_one_spark(
 def _can_analyse(pipeline: "Pipeline | None", problems: "Sequence[Problem]") -> bool:
     """Tell whether Spark can look at it: it needs Java and functions, but no server."""
     return pipeline is not None and not any(
-        not problem.is_warning
-        and (problem.where == "java" or not problem.where.startswith(("source.", "checkpoint")))
+        not problem.is_warning and not problem.where.startswith(("source.", "checkpoint"))
         for problem in problems
     )
 

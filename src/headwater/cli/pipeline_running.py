@@ -101,7 +101,7 @@ def run_pipelines(
 
     from headwater.spark.pipelines.values import AVAILABLE_NOW
 
-    pipelines = _checked(found, files, is_remote=remote is not None)
+    pipelines = _checked(found, files, remote)
     if once:
         pipelines = [replace(pipeline, trigger=AVAILABLE_NOW) for pipeline in pipelines]
     command = again or shlex.join(("headwater", "pipeline", "run", *files))
@@ -157,7 +157,7 @@ class StopRequest:
             os._exit(128 + number)  # Spark's Java ends with us
 
 
-def _checked(found: "Sequence[Read]", files: Sequence[str], *, is_remote: bool) -> "list[Pipeline]":
+def _checked(found: "Sequence[Read]", files: Sequence[str], remote: str | None) -> "list[Pipeline]":
     """Give the pipelines if they can run; warnings are told, errors end the command."""
     from headwater.spark.pipelines import before_spark
     from headwater.spark.pipelines.problems import are_fatal
@@ -166,7 +166,7 @@ def _checked(found: "Sequence[Read]", files: Sequence[str], *, is_remote: bool) 
     failed = False
     for (pipeline, problems), file in zip(found, files, strict=True):
         if pipeline is not None and not are_fatal(problems):
-            problems.extend(before_spark(pipeline, is_remote=is_remote))
+            problems.extend(before_spark(pipeline, remote=remote))
             if pipeline.name in names:
                 click.echo(f"{file}: error: name: {names[pipeline.name]} has it too", err=True)
                 failed = True
