@@ -8,7 +8,6 @@ not count, and each figure is the median of the others.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -29,6 +28,7 @@ from bench.servers import Cores, headwater, running
 from bench.spark_data import SCHEMA, fill, long_events, short_events
 from bench.spark_lag import stream_lags, table_lags
 from headwater.spark import session
+from headwater.spark.jobs.materialize import materialize
 
 ROOT: Final = Path(__file__).parents[1]
 READ_TARGET: Final = 0.8
@@ -113,11 +113,6 @@ def measure_reads(spark: SparkSession, url: str, folder: Path, size: int, turns:
 # Tables
 
 
-def materialize() -> Any:
-    """Give the job, which only some rows need."""
-    return importlib.import_module("headwater.spark.jobs.materialize").materialize
-
-
 def measure_materialize(
     spark: SparkSession, url: str, folder: Path, count: int, keys: int
 ) -> list[Row]:
@@ -125,7 +120,7 @@ def measure_materialize(
 
     def materialized(stream: str) -> float:
         began = time.perf_counter()
-        query = materialize()(
+        query = materialize(
             spark,
             {"url": url, "stream": stream},
             tables=str(folder / stream / "tables"),
@@ -156,7 +151,7 @@ def measure_lags(
     """Follow a steady stream of events into a stream, and into a table."""
     copied = stream_lags(spark, url, rate, seconds, folder)
     changed = table_lags(
-        lambda: materialize()(
+        lambda: materialize(
             spark,
             {"url": url, "stream": "lag/changes"},
             tables=str(folder / "lag" / "tables"),

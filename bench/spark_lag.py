@@ -7,6 +7,7 @@ to the lag.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -155,8 +156,10 @@ def batches(progress: list[dict[str, Any]], stream: str) -> list[tuple[str, str,
     return found
 
 
-def _offsets(told: Any) -> dict[str, str]:
-    return told if isinstance(told, dict) else {}
+def _offsets(told: str | None) -> dict[str, str]:
+    """Read an offset of Spark, which is none before the first batch."""
+    offsets = json.loads(told) if told else None
+    return offsets if isinstance(offsets, dict) else {}
 
 
 if __name__ == "__main__":

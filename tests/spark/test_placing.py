@@ -1,7 +1,11 @@
 """Messages get to their place once, whoever tries it."""
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 from headwater.client import Client, ProducerClaim
 from headwater.errors import StreamDiffers
 from headwater.spark.placing import framed, place
+from headwater.spark.ranges import byte_of
 from tests.support.server import ServerProcess
 
 TEXTS = [json.dumps({"n": n, "pad": "é" * (n % 7)}).encode() for n in range(60)]
@@ -107,3 +112,43 @@ def test_bytes_are_placed_whatever_was_there_of_them(
         assert placed.bytes == len(whole)
         assert b"".join(stream.read().bytes()) == whole
         stream.delete()
+
+
+PLACING = """
+import sys
+from headwater.client import Client
+from headwater.spark.placing import place
+url, path, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with Client(url) as client:
+    stream = client.stream(path)
+    stream.create()
+    place(stream, (b'{"n":%d}' % n for n in range(count)), json=True, producer="p", chunk_bytes=60)
+"""
+
+
+def test_killed_processes_leave_every_message_once(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    count = 8000
+    stream = client.stream(f"{room}/s")
+    stream.create()
+    tails = [0]
+    chance = Random(3)
+    for _ in range(4):
+        command = [sys.executable, "-c", PLACING, server.url, f"{room}/s", str(count)]
+        # Two at a time: they must not disturb each other either.
+        processes = [subprocess.Popen(command) for _ in range(2)]
+        until = time.monotonic() + 60
+        while byte_of(stream.head().next_offset) <= tails[-1]:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        time.sleep(chance.random() / 10)
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait(20)
+        tails.append(byte_of(stream.head().next_offset))
+    texts = [b'{"n":%d}' % number for number in range(count)]
+    assert tails[-1] < len(framed(texts, json=True))
+    place(stream, texts, json=True, producer="p")
+    assert items(client, f"{room}/s") == [{"n": number} for number in range(count)]

@@ -4,7 +4,7 @@ A stream gets messages that are known beforehand, from a position on. Each appen
 position where it begins as its producer's epoch. The server takes an epoch once and never an older
 one, so of all appends for one position exactly one is taken, and it lies at that position. Whoever
 begins again, or was told of a duplicate, looks at what is there, compares it with what has to be
-there, and goes on behind it. See docs/decisions/0050.
+there, and goes on behind it. See docs/decisions/0038.
 """
 
 from collections.abc import Iterable, Iterator

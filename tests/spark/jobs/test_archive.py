@@ -18,7 +18,7 @@ from headwater.spark.archives import load
 from headwater.spark.archives.log import sweep
 from headwater.spark.jobs.archive import archive, archived
 from headwater.spark.jobs.restore import restore
-from tests.spark.jobs.driving import driver, kill
+from tests.spark.jobs.driving import KILLS, PATIENCE, driver, kill
 from tests.support.server import ServerProcess
 
 
@@ -257,13 +257,13 @@ def test_killed_archives_are_gone_on_with_and_hold_every_message_once(
     def entries() -> int:
         return len(list((kept.folder / "_log").glob("*.json")))
 
-    for _ in range(2):
+    for _ in range(KILLS):
         before = entries()
         with driver("archive", tmp_path, arguments) as process:
-            until = time.monotonic() + 60
+            until = time.monotonic() + PATIENCE
             while process.poll() is None and entries() < before + 2:
                 assert time.monotonic() < until
-                time.sleep(0.002)
+                time.sleep(0.01)
             kill(process)
     assert len(kept.rows(f"{room}/a")) < 1500
     kept.run()

@@ -1,6 +1,5 @@
 """A projection whose driver is killed at any moment tells and keeps everything once."""
 
-import os
 import signal
 import time
 from collections import Counter
@@ -8,7 +7,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 from subprocess import Popen
-from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -17,12 +15,10 @@ from headwater.errors import StreamNotFound
 from headwater.runs import StoredEvent, project
 from headwater.spark.tables import open_table
 from headwater.state import MaterializedState
-from tests.spark.jobs.driving import driver, finished
+from tests.spark.jobs.driving import KILLS, PATIENCE, driver
 from tests.spark.jobs.test_project import story
 from tests.spark.run_logs import messages_of, snapshots
 from tests.support.server import ServerProcess
-
-KILLS: Final = min(10, int(os.environ.get("HEADWATER_SPARK_KILLS", "2")))
 
 
 def projecting(url: str, folder: Path, limit: str) -> AbstractContextManager[Popen[bytes]]:
@@ -53,14 +49,15 @@ def test_a_killed_projection_goes_on_where_it_was(spark: SparkSession, tmp_path:
         for _ in range(KILLS):
             before = len(b"".join(told(client)))
             with projecting(server.url, tmp_path, "20k") as process:
-                until = time.monotonic() + 120
+                until = time.monotonic() + PATIENCE
                 while len(b"".join(told(client))) == before and process.poll() is None:
                     assert time.monotonic() < until, (tmp_path / "driver.log").read_text()[-2000:]
                     time.sleep(0.02)
                 time.sleep(chance.random() * 1.5)
                 process.send_signal(signal.SIGKILL)
         with projecting(server.url, tmp_path, "40k") as process:
-            finished(process, tmp_path)
+            code = process.wait(PATIENCE)
+            assert code == 0, (tmp_path / "driver.log").read_text()[-3000:]
         state = MaterializedState()
         operations: Counter[tuple[str, str, str]] = Counter()
         for data in told(client):
