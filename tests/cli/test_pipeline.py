@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headwater.client import Client
+from headwater.spark.pipelines.checkpoints import held
 from tests.cli.conftest import Headwater
 
 JOBS = ("materialize", "project", "archive", "restore", "snapshot", "publish")
@@ -70,6 +71,20 @@ def test_two_pipelines_of_one_name_do_not_run_together(
     assert f"{tmp_path}/b/p.toml: error: name: {tmp_path}/a/p.toml has it too" in (
         done.stderr.decode()
     )
+
+
+def test_a_pipeline_that_runs_already_is_not_run_again(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create("application/json")
+    (tmp_path / "p.toml").write_text(GOOD.format(path=path))
+    with held(tmp_path / "checkpoints" / "p"):
+        done = headwater.run("pipeline", "run", str(tmp_path / "p.toml"))
+    assert done.returncode == 1
+    assert f"is in use by process {os.getpid()}: a pipeline runs once at a time." in (
+        done.stderr.decode()
+    )
+    assert b"Starting Spark" not in done.stderr
 
 
 def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:

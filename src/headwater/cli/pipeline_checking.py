@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwater.cli.java_output import java_writes_to, log_of
 from headwater.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def check_files(
         progress.show(f"Checking {file} …")
         pipeline, problems = read_file(file)
         if pipeline is not None and not are_fatal(problems):
-            problems += before_spark(pipeline, is_remote=remote is not None)
+            problems += before_spark(pipeline, remote=remote)
         found.append((file, pipeline, problems))
     ready = [pipeline for _, pipeline, problems in found if _can_analyse(pipeline, problems)]
     if ready:
@@ -34,6 +35,8 @@ def check_files(
             with_one_spark(found, master=master, remote=remote, progress=progress)
         except HeadwaterError as error:
             found.append((Path("spark"), None, [Problem("session", str(error))]))
+        except click.ClickException as error:
+            found.append((Path("spark"), None, [Problem("session", error.format_message())]))
     progress.clear()
     return _print(found)
 
@@ -52,9 +55,10 @@ def with_one_spark(
     hush_spark()
     pipelines = [pipeline for _, pipeline, problems in found if _can_analyse(pipeline, problems)]
     progress.show("Starting Spark …")
-    spark = open_session(
-        [pipeline for pipeline in pipelines if pipeline], master=master, remote=remote
-    )
+    ready = [pipeline for pipeline in pipelines if pipeline]
+    log = log_of([])
+    with java_writes_to(log):
+        spark = open_session(ready, master=master, remote=remote)
     try:
         for file, pipeline, problems in found:
             if pipeline is None or not _can_analyse(pipeline, problems):
@@ -65,13 +69,13 @@ def with_one_spark(
             problems.extend(with_spark(spark, pipeline, dry_run=is_local and reachable))
     finally:
         spark.stop()
+        log.unlink(missing_ok=True)
 
 
 def _can_analyse(pipeline: "Pipeline | None", problems: "Sequence[Problem]") -> bool:
     """Tell whether Spark can look at it: it needs Java and functions, but no server."""
     return pipeline is not None and not any(
-        not problem.is_warning
-        and (problem.where == "java" or not problem.where.startswith(("source.", "checkpoint")))
+        not problem.is_warning and not problem.where.startswith(("source.", "checkpoint"))
         for problem in problems
     )
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import click
 
+from headwater.cli.java_output import java_writes_to, log_of
 from headwater.cli.progress import Progress
 from headwater.cli.values import counted
-from headwater.errors import HeadwaterError, NoSpark
+from headwater.errors import CheckpointTaken, HeadwaterError, NoSpark
 
 if TYPE_CHECKING:
     from headwater.spark.pipelines import Outcome, Pipeline, Problem, Runner
@@ -100,7 +101,7 @@ def run_pipelines(
 
     from headwater.spark.pipelines.values import AVAILABLE_NOW
 
-    pipelines = _checked(found, files, is_remote=remote is not None)
+    pipelines = _checked(found, files, remote)
     if once:
         pipelines = [replace(pipeline, trigger=AVAILABLE_NOW) for pipeline in pipelines]
     command = again or shlex.join(("headwater", "pipeline", "run", *files))
@@ -126,8 +127,10 @@ class StopRequest:
     def __init__(self) -> None:
         self.number: int | None = None
         self._before: dict[int, Any] = {}
+        self._stderr = 2
 
     def __enter__(self) -> Self:
+        self._stderr = os.dup(2)  # the terminal, also while Java is started
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.getsignal(number)
         self.listen()
@@ -136,6 +139,7 @@ class StopRequest:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        os.close(self._stderr)
 
     def listen(self) -> None:
         """Take the signals; Spark takes SIGINT for itself when a session is started."""
@@ -147,13 +151,13 @@ class StopRequest:
         if self.number is None:
             self.number = number
             text = "\nStopping after this batch; once more stops at once, which loses nothing.\n"
-            os.write(2, text.encode())
+            os.write(self._stderr, text.encode())
         else:
-            os.write(2, b"\nStopped at once; the batch is done again by the next run.\n")
+            os.write(self._stderr, b"\nStopped at once; the batch is done again by the next run.\n")
             os._exit(128 + number)  # Spark's Java ends with us
 
 
-def _checked(found: "Sequence[Read]", files: Sequence[str], *, is_remote: bool) -> "list[Pipeline]":
+def _checked(found: "Sequence[Read]", files: Sequence[str], remote: str | None) -> "list[Pipeline]":
     """Give the pipelines if they can run; warnings are told, errors end the command."""
     from headwater.spark.pipelines import before_spark
     from headwater.spark.pipelines.problems import are_fatal
@@ -162,7 +166,7 @@ def _checked(found: "Sequence[Read]", files: Sequence[str], *, is_remote: bool) 
     failed = False
     for (pipeline, problems), file in zip(found, files, strict=True):
         if pipeline is not None and not are_fatal(problems):
-            problems.extend(before_spark(pipeline, is_remote=is_remote))
+            problems.extend(before_spark(pipeline, remote=remote))
             if pipeline.name in names:
                 click.echo(f"{file}: error: name: {names[pipeline.name]} has it too", err=True)
                 failed = True
@@ -172,7 +176,19 @@ def _checked(found: "Sequence[Read]", files: Sequence[str], *, is_remote: bool) 
         failed = failed or are_fatal(problems)
     if failed:
         raise click.ClickException("Nothing was started: mend what is above.")
-    return [pipeline for pipeline, _ in found if pipeline is not None]
+    pipelines = [pipeline for pipeline, _ in found if pipeline is not None]
+    for pipeline in pipelines:
+        _refuse_taken(pipeline)  # said before Spark is started, which takes a while
+    return pipelines
+
+
+def _refuse_taken(pipeline: "Pipeline") -> None:
+    from headwater.spark.pipelines.checkpoints import holder, local_folder
+
+    folder = local_folder(pipeline.checkpoint) if pipeline.has_checkpoint else None
+    process = None if folder is None else holder(folder)
+    if process is not None:
+        raise CheckpointTaken(str(folder), process)
 
 
 def _run(
@@ -193,8 +209,10 @@ def _run(
         if metrics_port is not None:
             url = stack.enter_context(serving(metrics_port, meter.text))
             click.echo(f"Figures are at {url}", err=True)
-        click.echo("Starting Spark …", err=True)
-        spark = open_session(pipelines, master=master, remote=remote)
+        log = log_of([] if remote else pipelines)
+        click.echo(f"Starting Spark, which writes to {log} …", err=True)
+        with java_writes_to(log):
+            spark = open_session(pipelines, master=master, remote=remote)
         stack.callback(spark.stop)
         stop.listen()
         is_remote = remote is not None or any(pipeline.remote for pipeline in pipelines)

@@ -80,6 +80,14 @@ def test_a_checkpoint_elsewhere_is_not_looked_at(pipelines: Pipelines) -> None:
     )
 
 
+def test_a_connect_server_that_is_not_there_is_told(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":1}]')
+    (problem,) = outside(pipelines.make(remote="sc://127.0.0.1:9"))
+    assert problem.startswith(
+        "error: remote: there is no Spark Connect server at sc://127.0.0.1:9 ([Errno"
+    )
+
+
 def test_a_missing_module_is_told(pipelines: Pipelines) -> None:
     pipelines.feed("one", b'[{"n":1}]')
     steps = [{"python": "none.py:same"}, {"python": "no_such_module:same"}]

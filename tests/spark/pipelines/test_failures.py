@@ -40,6 +40,13 @@ SQL = (
                 "[`n`]; line 1 pos 7."
             ),
         ),
+        (
+            (
+                "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+                ": org.apache.spark.SparkException: Could not parse Master URL: 'x'\n\tat org.x"
+            ),
+            "Could not parse Master URL: 'x'.",
+        ),
         ("", "str."),
     ],
 )

@@ -5,9 +5,11 @@ analyses each transform over no rows, and starts the whole query once over strea
 nothing, which finds what can't be done in a stream.
 """
 
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 from pyspark.errors import PySparkException
@@ -52,14 +54,15 @@ from headwater.spark.sink import Encoder
 
 _NOTHING: Final = "__headwater/check/of/nothing"
 _DRY_SECONDS: Final = 60
+_CONNECT_PORT: Final = 15002
+_CONNECT_SECONDS: Final = 5.0
 
 
-def before_spark(pipeline: Pipeline, *, is_remote: bool = False) -> list[Problem]:
-    """Find what is wrong outside of Spark: server, streams, checkpoint, Java, functions."""
+def before_spark(pipeline: Pipeline, *, remote: str | None = None) -> list[Problem]:
+    """Find what is wrong outside of Spark: servers, streams, checkpoint, Java, functions."""
     problems = [*_servers(pipeline), *_checkpoint(pipeline), *_functions(pipeline)]
-    if not (is_remote or pipeline.remote):
-        problems += _java()
-    return problems
+    connect = remote or pipeline.remote
+    return problems + list(_java() if connect is None else _connect(connect))
 
 
 def with_spark(spark: SparkSession, pipeline: Pipeline, *, dry_run: bool) -> list[Problem]:
@@ -145,6 +148,16 @@ def _functions(pipeline: Pipeline) -> Iterator[Problem]:
             if not is_there:
                 what = f"there is no {place}: a file beside the pipeline, or an installed module"
                 yield Problem(f"transform {number}.python", what)
+
+
+def _connect(remote: str) -> Iterator[Problem]:
+    """Look whether a Connect server is there at all: Spark itself would try for minutes."""
+    at = urlsplit(remote)
+    try:
+        port = at.port or _CONNECT_PORT
+        socket.create_connection((at.hostname or "", port), _CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        yield Problem("remote", f"there is no Spark Connect server at {remote} ({error})")
 
 
 def _java() -> Iterator[Problem]:

@@ -7,6 +7,7 @@ _OURS: Final = re.compile(r"headwater\.errors\.\w+: (.+)")
 _PYTHON: Final = re.compile(
     r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE
 )
+_JAVA: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
 _CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
 _STATE: Final = re.compile(r"\.? SQLSTATE: \w+")
 _LONGEST: Final = 600
@@ -23,6 +24,9 @@ def reason_of(error: BaseException | str) -> str:
     if python:
         kind, what = python[-1]
         return _ended(f"{kind}: {what}")
+    java = _JAVA.search(text) if text.startswith("An error occurred while calling") else None
+    if java is not None:
+        return _ended(_STATE.sub("", _CONDITION.sub("", java[1])))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return _ended(type(error).__name__)

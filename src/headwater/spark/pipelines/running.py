@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -30,9 +29,7 @@ from headwater.spark.pipelines.values import BOUNDED, Pipeline
 
 How = Literal["running", "done", "stopped", "failed"]
 
-_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _QUIET: Final = {"spark.ui.showConsoleProgress": "false"}
-_JAVA: Final = "spark.driver.extraJavaOptions"
 _LAST_WORDS_SECONDS: Final = 5.0
 
 
@@ -66,9 +63,6 @@ def open_session(
                 raise BadPipeline(pipeline.name, [Problem(f"spark.{name}", what)])
     master = master or "local[*]"
     chosen = {} if remote else dict(_QUIET)  # a Connect server has said that for itself
-    if remote is None and "spark.log.level" not in settings:
-        told = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
-        chosen[_JAVA] = f"{told} {settings.pop(_JAVA, '')}".strip()
     if remote is None and master.startswith("local"):
         # Each partition of a shuffle is a task: more of them than cores only cost time.
         chosen["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
