@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
+from msgspec import Struct, structs
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType, VariantVal
 
@@ -22,6 +22,7 @@ from headwater.spark.arrays import array_of
 from headwater.spark.layout import Layout, lay_out
 from headwater.spark.messages import CORRUPT, EVENTS, Shape, shape_of_schema
 from headwater.spark.options import Mode, SourceOptions
+from headwater.spark.packing import PACKED_CHANGES
 from headwater.spark.ranges import Range, byte_of
 
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -29,6 +30,8 @@ _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 def default_schema(options: SourceOptions) -> StructType:
     """Give the schema of a mode."""
+    if options.packing is not None:
+        return PACKED_CHANGES
     mode = options.mode or "raw"
     if mode == "json":
         raise BadOption("mode", "'json' needs the columns that you want: give them with .schema()")
@@ -54,6 +57,9 @@ class Columns(Struct):
     @staticmethod
     def of(options: SourceOptions, schema: StructType) -> "Columns":
         """Check a schema against the mode."""
+        if options.packing is not None:
+            options = structs.replace(options, packing=None, mode="raw")
+            schema = default_schema(options)
         mode = options.mode
         if mode is None:
             mode = "raw" if schema == default_schema(options) else "json"

@@ -33,6 +33,7 @@ _SOURCE: Final = _SERVER | {
     "oncorrupt",
     "waitseconds",
     "types",
+    "packing",
 }
 _SINK: Final = _SERVER | {"contenttype", "createstreams", "writeid", "batchid"}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -68,6 +69,8 @@ class SourceOptions(Struct, frozen=True):
     wait: float = WAIT_SECONDS
     types: frozenset[str] | None = None
     """In mode `state`: the only types of changes that are wanted."""
+    packing: str | None = None
+    """How changes are packed, for the job that materialises: see `transforms.changes`."""
 
 
 class SinkOptions(Struct, frozen=True):
@@ -99,6 +102,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         corrupt_column=_choice(options, "onCorrupt", ("fail", "column"), "fail") == "column",
         wait=_seconds(options, "waitSeconds", WAIT_SECONDS, MAX_WAIT),
         types=_types(options, mode),
+        packing=options.get("packing"),
     )
 
 

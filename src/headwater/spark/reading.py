@@ -28,6 +28,18 @@ def read_ranges(
     options: SourceOptions, columns: Columns, partition: Ranges
 ) -> Iterator[pa.RecordBatch]:
     """Read the ranges of a partition, one after another."""
+    rows = _read_all(options, columns, partition)
+    if options.packing is None:
+        return rows
+    # Imported by the tasks that need it: it brings the tables' own libraries.
+    from headwater.spark.transforms.changes import Packing, packed_changes  # noqa: PLC0415
+
+    return packed_changes(rows, Packing.parse(options.packing))
+
+
+def _read_all(
+    options: SourceOptions, columns: Columns, partition: Ranges
+) -> Iterator[pa.RecordBatch]:
     with options.server.client() as client:
         for piece in partition.ranges:
             try:

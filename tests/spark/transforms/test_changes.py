@@ -1,7 +1,6 @@
 """Messages are read as `headwater.state` reads them, and nothing is lost on the way."""
 
 import json
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from headwater.spark.tables.log import BUCKET
-from headwater.spark.tables.packing import PACKED, packed, unpacked
-from headwater.spark.transforms.changes import ASIDE, CHANGES, CONTROLS, _packed, read_messages
+from headwater.spark.packing import BUCKET, PACKED
+from headwater.spark.tables.packing import packed, unpacked
+from headwater.spark.transforms.changes import (
+    ASIDE,
+    CHANGES,
+    CONTROLS,
+    Packing,
+    packed_changes,
+    read_messages,
+)
 from headwater.spark.transforms.controls import Control, courses
 from headwater.spark.transforms.violations import QUARANTINE, Quarantine, Values
 from headwater.state import collection, define_stream_state
@@ -93,7 +99,7 @@ def test_packed_changes_are_in_one_bucket_each_and_all_there() -> None:
     batches = messages(events).to_batches(max_chunksize=30)
 
     def read(given: list[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-        for batch in _packed(pickle.loads(pickle.dumps(given)), schemas={}, buckets=4):
+        for batch in packed_changes(given, Packing.parse(Packing(4).text)):
             yield from batch.to_pylist()
 
     found = list(read(batches))

@@ -5,19 +5,23 @@ from typing import Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructType
 
 from headwater.errors import BadOption
 from headwater.spark.jobs.materializing import Materializing
 from headwater.spark.messages import shape_of_values
+from headwater.spark.packing import OBSERVED
 from headwater.spark.tables import FORMATS
+from headwater.spark.tables.table import BUCKETS
+from headwater.spark.transforms.changes import Packing
 
 Trigger = Mapping[str, Any]
 """The keyword arguments of `DataStreamWriter.trigger`."""
 
 _NOTES: Final = "headwater-materialize"
-_OURS: Final = frozenset({"mode", "valuetype", "oncorrupt"})
+_OURS: Final = frozenset({"mode", "valuetype", "oncorrupt", "packing"})
 """How messages are read is up to the job: as they are, and by the rules of state streams."""
 
 
@@ -37,19 +41,23 @@ def materialize(
     `tables/<type>` is the current state, `tables/<type>_history` every version of it, and
     `tables/_quarantine` what was kept aside. A type without a schema has its values as JSON.
     """
+    read = {type_: parsed(type_, each) for type_, each in (schemas or {}).items()}
     options = {name: each for name, each in source.items() if name.lower() not in _OURS}
+    options["packing"] = Packing.of(BUCKETS, read).text
     if table_format not in FORMATS:
         raise BadOption("format", f"{table_format!r} is none of {', '.join(FORMATS)}")
     job = Materializing(
         source=options,
         tables=tables.rstrip("/"),
         notes=f"{checkpoint.rstrip('/')}/{_NOTES}",
-        schemas={type_: parsed(type_, each) for type_, each in (schemas or {}).items()},
+        schemas=read,
         history=history,
         table_format=table_format,
     )
-    messages = spark.readStream.format("headwater").options(**options).load()
-    query = messages.writeStream.foreachBatch(job.take)
+    changes = spark.readStream.format("headwater").options(**options).load()
+    # Spark counts the rows that it got, each of which stands for many messages.
+    counted = changes.observe(OBSERVED, f.sum("messages").alias("rows"))
+    query = counted.writeStream.foreachBatch(job.take)
     query = query.option("checkpointLocation", checkpoint)
     return (query.trigger(**trigger) if trigger else query).start()
 

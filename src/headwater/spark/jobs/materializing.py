@@ -20,11 +20,10 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import BadOption, TableSchemaRefused, TableTaken
 from headwater.spark.jobs.notes import Notes
+from headwater.spark.packing import BUCKET, PACKED
 from headwater.spark.tables import Table, open_table
-from headwater.spark.tables.log import BUCKET
-from headwater.spark.tables.packing import PACKED
 from headwater.spark.tables.table import BUCKETS
-from headwater.spark.transforms.changes import ASIDE, CHANGES, packed_changes
+from headwater.spark.transforms.changes import ASIDE, CHANGES
 from headwater.spark.transforms.controls import Control, Course, courses
 from headwater.spark.transforms.state import (
     CurrentState,
@@ -107,7 +106,7 @@ class Materializing:
             raise BadOption("history", "this query has gone on without: begin another one")
         for type_ in noted.types:  # before values are measured by a schema that can't be theirs
             self._compared_table(table_folder(type_), type_, batch.sparkSession, noted.writer)
-        changes = packed_changes(batch, self._schemas, BUCKETS).persist()
+        changes = batch.persist()
         try:
             survey = _surveyed(changes)
             known = courses(noted.opened, survey.controls)
@@ -180,8 +179,7 @@ class Materializing:
         options["stream"] = _json(list(ranges))
         options["startingOffsets"] = _json({name: each[0] for name, each in ranges.items()})
         options["endingOffsets"] = _json({name: each[1] for name, each in ranges.items()})
-        messages = spark.read.format("headwater").options(**options).load()
-        return packed_changes(messages, self._schemas, BUCKETS)
+        return spark.read.format("headwater").options(**options).load()
 
     def _table(self, name: str) -> Table:
         return open_table(f"{self._tables}/{name}", self._format, buckets=BUCKETS)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headwater.client import START
+from headwater.spark.packing import OBSERVED
 from headwater.spark.ranges import byte_of
 
 _UNITS: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
@@ -43,7 +44,8 @@ def after(before: Figures, told: Mapping[str, Any], begins: Mapping[str, str]) -
         lag += distance(end, latest)
         streams += len(latest)
     durations = told.get("durationMs", {})
-    rows = int(told.get("numInputRows") or 0)
+    packed = (told.get("observedMetrics") or {}).get(OBSERVED) or {}
+    rows = int(packed.get("rows") or told.get("numInputRows") or 0)
     batch = int(told["batchId"])
     ran = "addBatch" in durations
     figures = replace(

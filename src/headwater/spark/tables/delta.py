@@ -13,8 +13,9 @@ from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
 from headwater.errors import TableChanged
+from headwater.spark.packing import BUCKET
 from headwater.spark.tables.files import folder_uri
-from headwater.spark.tables.log import BUCKET, DataFile, Log, Snapshot
+from headwater.spark.tables.log import DataFile, Log, Snapshot
 
 _BUCKETS: Final = "headwater.buckets"
 _SETTINGS: Final = {

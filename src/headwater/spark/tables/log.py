@@ -6,9 +6,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 from msgspec import Struct
 
-BUCKET = "_bucket"
-"""The column that files of a keyed table are partitioned by; it is in no file."""
-
 
 class DataFile(Struct, frozen=True):
     """A Parquet file of a table."""

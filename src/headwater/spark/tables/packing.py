@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-PACKED: Final = "_rows"
+from headwater.spark.packing import PACKED
+
 _OPTIONS: Final = ipc.IpcWriteOptions(compression="lz4")
 
 

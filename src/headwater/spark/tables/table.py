@@ -23,12 +23,13 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headwater.errors import BadOption, TableChanged, TableSchemaRefused
+from headwater.spark.packing import BUCKET, PACKED
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.files import file_system, fitted, folder_uri, read_files, write_file
-from headwater.spark.tables.log import BUCKET, DataFile, Log, Snapshot
+from headwater.spark.tables.log import DataFile, Log, Snapshot
 from headwater.spark.tables.manifest import ManifestLog
 from headwater.spark.tables.merging import Finish, Merge, Merged
-from headwater.spark.tables.packing import PACKED, unpacked
+from headwater.spark.tables.packing import unpacked
 
 log: Final = logging.getLogger("headwater.spark")
 

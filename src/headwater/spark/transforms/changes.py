@@ -1,22 +1,22 @@
 """Messages of state streams into changes: read, checked and parted by type and bucket, in one pass.
 
 The rules are those of `headwater.state`, by its own decoder. Changes go on packed (see
-`headwater.spark.tables.packing`): a DataFrame has one row for the changes of a type and a bucket
-from some thousand messages. Controls, of which there are few, go beside them as they are.
+`headwater.spark.packing`), straight from the source: Spark never has a row for each. Controls, of
+which there are few, go beside them as they are.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 from msgspec import UNSET, Struct
-from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.spark.tables.log import BUCKET
-from headwater.spark.tables.packing import PACKED, packed
+from headwater.spark.packing import BUCKET, PACKED, PACKED_CHANGES
+from headwater.spark.tables.packing import packed
 from headwater.spark.transforms.controls import END, RESET, START
 from headwater.spark.transforms.times import times
 from headwater.spark.transforms.violations import Values, message_of
@@ -26,53 +26,56 @@ CHANGES: Final = "changes"
 ASIDE: Final = "aside"
 CONTROLS: Final = "controls"
 
-COLUMNS: Final = (
-    f"kind string, type string, {BUCKET} int, {PACKED} binary, "
-    "controls array<struct<stream: string, offset: string, kind: string, time: string>>"
-)
 _MANY: Final = 100_000
 _LARGE: Final = 32 << 20
-_CONTROL: Final = pa.struct([(name, pa.string()) for name in ("stream", "offset", "kind", "time")])
-_SCHEMA: Final = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("type", pa.string()),
-        (BUCKET, pa.int32()),
-        (PACKED, pa.binary()),
-        ("controls", pa.list_(_CONTROL)),
-    ]
-)
+_SCHEMA: Final = to_arrow_schema(PACKED_CHANGES)
 _MATTERS: Final = frozenset({RESET, START, END})
 
 
-def packed_changes(
-    messages: DataFrame, schemas: Mapping[str, StructType], buckets: int
-) -> DataFrame:
-    """Read messages (`stream`, `offset`, `value`): their changes, controls and what is kept aside.
+class Packing(Struct, frozen=True):
+    """How changes are packed: what the job tells the source."""
 
-    Rows of the kind `changes` have those of one type and bucket; `aside` what is to be kept aside;
-    `controls` come as they are.
-    """
-    function = partial(_packed, schemas=dict(schemas), buckets=buckets)
-    return messages.select("stream", "offset", "value").mapInArrow(function, COLUMNS)
+    buckets: int
+    schemas: dict[str, str] = {}
+    """Of types, as Spark writes a schema in JSON."""
+
+    @staticmethod
+    def of(buckets: int, schemas: Mapping[str, StructType]) -> "Packing":
+        """Say how, in a form that goes with the options of a source."""
+        return Packing(buckets, {type_: schema.json() for type_, schema in schemas.items()})
+
+    @staticmethod
+    def parse(text: str) -> "Packing":
+        """Read what `text` wrote."""
+        return msgspec.json.decode(text, type=Packing)
+
+    @property
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def values(self) -> dict[str, Values]:
+        """Give what reads the values of each type."""
+        return {
+            type_: Values(StructType.fromJson(json.loads(schema)))
+            for type_, schema in self.schemas.items()
+        }
 
 
-def _packed(
-    batches: Iterable[pa.RecordBatch], *, schemas: Mapping[str, StructType], buckets: int
-) -> Iterator[pa.RecordBatch]:
-    values = {type_: Values(schema) for type_, schema in schemas.items()}
+def packed_changes(batches: Iterable[pa.RecordBatch], packing: Packing) -> Iterator[pa.RecordBatch]:
+    """Read rows of `stream`, `offset` and `value`: changes, controls, and what is kept aside."""
+    values = packing.values()
     for rows in _gathered(batches):
         read = read_messages(rows, values)
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, Any]] = [
+            {"kind": CONTROLS, "controls": read.controls, "messages": rows.num_rows}
+        ]
         for type_, changes in read.changes.items():
-            for bucket, data in packed(changes, "key", buckets):
+            for bucket, data in packed(changes, "key", packing.buckets):
                 found.append({"kind": CHANGES, "type": type_, BUCKET: bucket, PACKED: data})
         if read.aside:
             aside = pa.Table.from_pylist(read.aside)
-            for bucket, data in packed(aside, "offset", buckets):
+            for bucket, data in packed(aside, "offset", packing.buckets):
                 found.append({"kind": ASIDE, BUCKET: bucket, PACKED: data})
-        if read.controls:
-            found.append({"kind": CONTROLS, "controls": read.controls})
         yield pa.RecordBatch.from_pylist(found, _SCHEMA)
 
 
