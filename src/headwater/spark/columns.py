@@ -92,7 +92,7 @@ class Columns(Struct):
         if self.shape is None:
             columns = {"value": self._value(layout.texts())}
         else:
-            with _no_collection():
+            with no_collection():
                 columns = self._parsed(self.shape, layout, stream)
         if "offset" in self.schema.names:
             columns["offset"] = layout.offsets()
@@ -170,7 +170,7 @@ class Columns(Struct):
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Keep the collector from looking, again and again, through what has no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()

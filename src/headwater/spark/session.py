@@ -26,6 +26,8 @@ _LOCAL: Final = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # A shuffle stays on this machine, and what jobs shuffle most is compressed already.
+    "spark.shuffle.compress": "false",
 }
 _VERSION: Final = re.compile(r'version "(\d+)')
 

@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from headwater.spark.columns import no_collection
 from headwater.spark.packing import BUCKET, PACKED, PACKED_CHANGES
 from headwater.spark.tables.packing import packed
 from headwater.spark.transforms.controls import END, RESET, START
@@ -65,7 +66,8 @@ def packed_changes(batches: Iterable[pa.RecordBatch], packing: Packing) -> Itera
     """Read rows of `stream`, `offset` and `value`: changes, controls, and what is kept aside."""
     values = packing.values()
     for rows in _gathered(batches):
-        read = read_messages(rows, values)
+        with no_collection():
+            read = read_messages(rows, values)
         found: list[dict[str, Any]] = [
             {"kind": CONTROLS, "controls": read.controls, "messages": rows.num_rows}
         ]
