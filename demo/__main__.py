@@ -120,6 +120,8 @@ Pages to read: docs/pipelines.md, docs/spark.md
 
 
 if __name__ == "__main__":
+    # Whoever ends us with SIGTERM wants the server to end as well.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="headwater-"))
     try:
         sys.exit(main(chosen.absolute()))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.cli.pipeline_jobs import without_token
 from headwater.client import Client
 from headwater.spark.pipelines.checkpoints import held
 from tests.cli.conftest import Headwater
@@ -145,3 +146,10 @@ def test_without_pyspark_it_is_told_what_to_install(headwater: Headwater, tmp_pa
         "pip install 'headwater[spark]'\n"
     )
     assert headwater.run("--help", env={"PYTHONPATH": paths}).returncode == 0
+
+
+@pytest.mark.parametrize("given", [["--token", "s3cret"], ["--token=s3cret"]])
+def test_a_token_is_not_shown(given: list[str]) -> None:
+    shown = without_token(["pipeline", "archive", *given, "--stream", "a"])
+    assert "s3cret" not in " ".join(shown)
+    assert shown[-2:] == ["--stream", "a"]

@@ -5,7 +5,7 @@ Each makes the same pipeline of its flags as a file would describe.
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -255,7 +255,7 @@ def _run(target: dict[str, Any], folder: Path, flags: dict[str, Any]) -> None:
     with with_spark_installed():
         from headwater.spark.pipelines import read_document
 
-        again = shlex.join(("headwater", *sys.argv[1:]))
+        again = shlex.join(("headwater", *without_token(sys.argv[1:])))
         found = read_document(document, Path.cwd())
         run_pipelines([found], [str(target["kind"])], again=again, **flags)
 
@@ -273,6 +273,17 @@ def _pairs(texts: tuple[str, ...], flag: str, form: str) -> dict[str, str]:
             raise click.UsageError(f"{flag} '{text}' has to be {form}.")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def without_token(arguments: Sequence[str]) -> list[str]:
+    """Give a command as it may be shown: a token is a secret, also on the user's own screen."""
+    shown = list(arguments)
+    for at, each in enumerate(arguments):
+        if each.startswith("--token="):
+            shown[at] = "--token=TOKEN"
+        elif each == "--token" and at + 1 < len(shown):
+            shown[at + 1] = "TOKEN"
+    return shown
 
 
 JOBS: tuple[click.Command, ...] = (materialize, project, archive, restore, snapshot, publish)
