@@ -2,10 +2,16 @@
 
 import asyncio
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from conductor.client.configuration.configuration import Configuration
+from conductor.client.http.models import Task, Workflow
+from conductor.client.orkes.orkes_workflow_client import OrkesWorkflowClient
 
 from headwater.errors import EventRefused
 from headwater.runs import NewEvent, RunSnapshot, RunStatus, StepStatus, idempotency_key
@@ -44,6 +50,42 @@ def snapshot_of(*names: str) -> RunSnapshot:
             return await store.project_snapshot(record(names[0])["workflowId"])
 
     return asyncio.run(scenario())
+
+
+class Records(BaseHTTPRequestHandler):
+    """Answers as Conductor's API does: `GET /api/workflow/<id>`."""
+
+    def do_GET(self) -> None:
+        wanted = urlsplit(self.path).path.rpartition("/")[2]
+        for path in RECORDS.glob("*.json"):
+            if path.stem == wanted:
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.end_headers()
+                self.wfile.write(path.read_bytes())
+                return
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDS.glob("*.json")))
+def test_conductors_own_client_reads_the_records(name: str) -> None:
+    document = record(name)
+    assert set(document) <= set(Workflow.attribute_map.values())
+    for task in document["tasks"]:
+        assert set(task) <= set(Task.attribute_map.values())
+    with ThreadingHTTPServer(("127.0.0.1", 0), Records) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/api"
+        read = OrkesWorkflowClient(Configuration(server_api_url=url)).get_workflow(name)
+        server.shutdown()
+    assert (read.workflow_id, read.status) == (document["workflowId"], document["status"])
+    assert [(task.status, task.retry_count, task.reference_task_name) for task in read.tasks] == [
+        (task["status"], task["retryCount"], task["referenceTaskName"])
+        for task in document["tasks"]
+    ]
 
 
 def test_a_completed_workflow_tells_its_tasks_and_their_retries_in_order() -> None:
