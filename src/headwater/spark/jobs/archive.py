@@ -24,6 +24,7 @@ from headwater.spark.archives.files import FileWriter, merge, runs, start_of
 from headwater.spark.archives.log import commit, load, load_or_begin
 from headwater.spark.options import Server, SourceOptions, source_options
 from headwater.spark.ranges import byte_of, epoch_of
+from headwater.spark.tables.files import folder_uri
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -51,7 +52,7 @@ def archive(
     spark.range(0, 1, 1, 1).mapInArrow(look, "streams long").collect()
     rows = spark.readStream.format("headwater").options(**chosen).load()
     writer = rows.writeStream.foreachBatch(_Archiving(folder, chosen))
-    writer = writer.option("checkpointLocation", checkpoint)
+    writer = writer.option("checkpointLocation", folder_uri(checkpoint))
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 

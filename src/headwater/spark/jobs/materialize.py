@@ -14,6 +14,7 @@ from headwater.spark.jobs.materializing import Materializing
 from headwater.spark.messages import shape_of_values
 from headwater.spark.packing import OBSERVED
 from headwater.spark.tables import FORMATS
+from headwater.spark.tables.files import folder_uri
 from headwater.spark.tables.table import BUCKETS
 from headwater.spark.transforms.changes import Packing
 
@@ -46,9 +47,10 @@ def materialize(
     options["packing"] = Packing.of(BUCKETS, read).text
     if table_format not in FORMATS:
         raise BadOption("format", f"{table_format!r} is none of {', '.join(FORMATS)}")
+    checkpoint = folder_uri(checkpoint)  # Spark's own folder may be another one
     job = Materializing(
         source=options,
-        tables=tables.rstrip("/"),
+        tables=folder_uri(tables),
         notes=f"{checkpoint.rstrip('/')}/{_NOTES}",
         schemas=read,
         history=history,

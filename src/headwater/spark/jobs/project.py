@@ -26,6 +26,7 @@ from headwater.protocol.content_types import JSON
 from headwater.spark.messages import CORRUPT
 from headwater.spark.options import is_glob, source_options
 from headwater.spark.tables import Table, open_table
+from headwater.spark.tables.files import folder_uri
 from headwater.spark.transforms.run_changes import run_messages, step_messages
 from headwater.spark.transforms.run_tables import MESSAGES, RUNS, STEPS
 from headwater.spark.transforms.runs import (
@@ -65,7 +66,8 @@ def project(
     chosen = _checked(source, publish, grace_seconds)
     events = spark.readStream.format("headwater").options(**chosen).load()
     observed = events.observe(OBSERVED, *_figures())
-    each = _Projecting(chosen, tables, checkpoint, table_format, publish, grace_seconds)
+    checkpoint = folder_uri(checkpoint)  # Spark's own folder may be another one
+    each = _Projecting(chosen, folder_uri(tables), checkpoint, table_format, publish, grace_seconds)
     writer = observed.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
     return (writer.trigger(**trigger) if trigger else writer).start()
 

@@ -18,7 +18,7 @@ _CLOSED: Final = "closed"
 
 def folder_uri(folder: str) -> str:
     """Name a folder so that driver and executors mean the same one."""
-    return folder if "://" in folder else str(Path(folder).absolute())
+    return folder.rstrip("/") if "://" in folder else str(Path(folder).absolute())
 
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
