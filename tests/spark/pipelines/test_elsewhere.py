@@ -71,6 +71,8 @@ TABLES: Final = (
     *("tables/words", "state/order", "state/order_history", "state/customer"),
     *("state/_quarantine", "runs/runs", "runs/steps"),
 )
+OF_A_QUERY: Final = frozenset({"projected_at", "_batch", "_first_batch"})
+"""Columns that tell which query made a row, and when."""
 SHOUTING: Final = """
 from pyspark.sql import functions as f
 
@@ -149,7 +151,7 @@ def tables(folder: Path) -> dict[str, list[str]]:
         seen = DeltaLog(str(folder / name)).snapshot()
         assert seen is not None, name
         rows = read_files(str(folder / name), [file.path for file in seen.files], seen.schema)
-        kept = [column for column in rows.column_names if column != "projected_at"]
+        kept = [column for column in rows.column_names if column not in OF_A_QUERY]
         found[name] = sorted(str(row) for row in rows.select(kept).to_pylist())
         assert found[name], f"{name} is empty: nothing would be compared"
     return found
