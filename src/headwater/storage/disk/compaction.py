@@ -30,7 +30,8 @@ log: Final = logging.getLogger("headwater.disk")
 MERGE_AT: Final = 8
 _TIER: Final = 4
 _LARGE: Final = 256 * 1024 * 1024
-_MAX_FILES: Final = 64
+_MAX_FILES: Final = 32
+"""Of one round: all of them are open at once, beside those that are read."""
 _MAX_ROUND: Final = MERGE_AT * _LARGE
 _MAX_EXTENT: Final = 8 * 1024 * 1024
 _HURRY_AT: Final = 4 * MERGE_AT
