@@ -1,0 +1,65 @@
+"""What stores of streams raise."""
+
+from headwater.errors.base import HeadwaterError
+
+
+class StoreError(HeadwaterError):
+    """The store can't do what it was asked to."""
+
+
+class StoreNotOpen(StoreError):
+    """The store has not been opened, or is closed already."""
+
+    def __init__(self) -> None:
+        super().__init__("The store is not open: open it before use, and don't use it once closed.")
+
+
+class StoreLocked(StoreError):
+    """Another process uses the directory."""
+
+    def __init__(self, folder: str, holder: str) -> None:
+        who = f"process {holder}" if holder else "another process"
+        super().__init__(
+            f"'{folder}' is in use by {who}: only one server may write to a data directory. "
+            "Stop it, or choose another --store."
+        )
+        self.folder = folder
+        self.holder = holder
+
+
+class NewerFormat(StoreError):
+    """A file was written by a newer version of Headwater."""
+
+    def __init__(self, file: str, version: int, known: int) -> None:
+        super().__init__(
+            f"'{file}' has format {version}, and this Headwater knows formats up to {known}: "
+            "use the version that wrote it, or a newer one."
+        )
+        self.file = file
+        self.version = version
+
+
+class StoreDamaged(StoreError):
+    """A file of the store does not hold what its checksum says."""
+
+    def __init__(self, file: str, position: int, reason: str) -> None:
+        super().__init__(
+            f"'{file}' is damaged at byte {position}: {reason}. Nothing was changed. Look at the "
+            "damage with 'headwater check DIR', save the rest with 'headwater repair DIR'."
+        )
+        self.file = file
+        self.position = position
+        self.reason = reason
+
+
+class StreamDamaged(StoreError):
+    """Bytes of one stream don't hold what their checksum says; other streams are not affected."""
+
+    def __init__(self, file: str, position: int, stream: int) -> None:
+        super().__init__(
+            f"stream {stream} can't be read: '{file}' is damaged at byte {position}. "
+            "'headwater check DIR' lists all damage, 'headwater repair DIR' drops it."
+        )
+        self.file = file
+        self.position = position
+        self.stream = stream
