@@ -254,3 +254,7 @@ __all__ = [
     "UnknownContract",
     "Unreachable",
 ]
+
+for _name in __all__:
+    # What people see in a traceback, and what is pickled, is the name that they import.
+    globals()[_name].__module__ = __name__

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 
 from headwater.client import Client
 from headwater.errors import BadOption, OffsetGone, SnapshotRefused, StateError
-from headwater.spark.jobs.snapshot import Effective, Snapshotted, effective, snapshot
+from headwater.spark.jobs.snapshot import Snapshotted, snapshot
 from headwater.spark.ranges import byte_of
+from headwater.spark.transforms.controls import Part, course_of
 from headwater.state import (
     MemoryBackend,
     StreamDB,
@@ -284,13 +285,13 @@ def test_the_state_is_the_last_writes_of_one_range(events: list[Any]) -> None:
         for at, event in enumerate(events)
         if hasattr(event.headers, "control")
     ]
-    part = effective(controls)
+    part = course_of(controls).part
     state: dict[str, dict[str, bytes]] = {}
     for at, event in enumerate(events):
         offset = f"{at:04d}"
         if hasattr(event.headers, "control") or offset <= part.behind:
             continue
-        if part.opened and offset >= part.opened:
+        if part.until is not None and offset >= part.until:
             break
         state.setdefault(event.type, {}).pop(event.key, None)
         if event.headers.operation != "delete":
@@ -308,7 +309,7 @@ def test_the_state_is_the_last_writes_of_one_range(events: list[Any]) -> None:
 
 
 def test_no_controls_leave_everything_valid() -> None:
-    assert effective([]) == Effective("", "")
+    assert course_of([]).part == Part("", None)
 
 
 @settings(

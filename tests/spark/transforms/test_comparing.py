@@ -14,14 +14,13 @@ from headwater.errors import BadOption
 from headwater.spark.transforms.comparing import (
     BODIES,
     STATE,
-    Reach,
     bodies,
     changes_within,
     compared,
     keyed,
     merge_state,
-    reach_of,
 )
+from headwater.spark.transforms.controls import Course, Part, course_of
 from headwater.state import MaterializedState, change, control, encode_events
 from headwater.state.events import StateEvent
 from headwater.state.fold import Fold, Incoming
@@ -105,16 +104,18 @@ def test_a_state_that_is_read_in_parts_is_what_the_fold_makes(
     since = "-1"
     while rows:
         size = data.draw(st.integers(1, len(rows)), "read so far")
-        while reach_in(rows[:size]).opened is not None and size < len(rows):
+        while course_in(rows[:size]).opened is not None and size < len(rows):
             size += 1  # within a snapshot a publisher waits
         part, rows = rows[:size], rows[size:]
-        reach = reach_in(part)
-        new = [row for row in part if counts(row, reach.ranges)]
+        course = course_in(part)
+        new = [row for row in part if counts(row, course.part)]
         data.draw(st.randoms(use_true_random=False)).shuffle(new)
         cut = data.draw(st.integers(0, len(new)), "cut")
         for some in (new[:cut], new[cut:]):
             rows_new = pa.Table.from_pylist(some, ARROW)
-            table = merge_state(table, rows_new, since=since, cleared=reach.cleared).kept
+            table = merge_state(
+                table, rows_new, since=since, cleared=course.cleared is not None
+            ).kept
         since = part[-1]["offset"]
     found = {row["key"]: json.loads(row["value"]) for row in table.to_pylist() if row["value"]}
     assert found == wanted
@@ -137,15 +138,13 @@ def row_of(place: int, event: StateEvent) -> dict[str, Any]:
     }
 
 
-def reach_in(rows: list[dict[str, Any]]) -> Reach:
-    return reach_of((row["offset"], row["control"]) for row in rows if row["control"])
+def course_in(rows: list[dict[str, Any]]) -> Course:
+    return course_of((row["offset"], row["control"]) for row in rows if row["control"])
 
 
-def counts(row: dict[str, Any], ranges: tuple[tuple[str, str | None], ...]) -> bool:
-    return row["type"] == "row" and any(
-        after < row["offset"] and (until is None or row["offset"] <= until)
-        for after, until in ranges
-    )
+def counts(row: dict[str, Any], part: Part) -> bool:
+    is_early = part.until is None or row["offset"] <= part.until
+    return row["type"] == "row" and part.behind < row["offset"] and is_early
 
 
 def test_only_what_counts_is_taken_from_a_stream(spark: SparkSession) -> None:
@@ -160,8 +159,8 @@ def test_only_what_counts_is_taken_from_a_stream(spark: SparkSession) -> None:
         ("9", "row", "strange", "5", "explode"),
         ("99", None, None, None, None),
     ]
-    reach = reach_of([("2", "snapshot-start"), ("4", "snapshot-end")])
-    found = changes_within(spark.createDataFrame(rows, schema), "row", reach).collect()
+    part = course_of([("2", "snapshot-start"), ("4", "snapshot-end")]).part
+    found = changes_within(spark.createDataFrame(rows, schema), "row", part).collect()
     assert {tuple(row) for row in found} == {
         ("after", "3", "5"),
         ("inside", "2", "3"),

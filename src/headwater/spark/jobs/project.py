@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,6 +24,7 @@ from headwater.errors import BadOption, BatchRefused, RequestRefused, StreamNotF
 from headwater.protocol.content_types import JSON
 from headwater.spark.messages import CORRUPT
 from headwater.spark.options import is_glob, source_options
+from headwater.spark.queries import query_id
 from headwater.spark.tables import Table, open_table
 from headwater.spark.tables.files import folder_uri
 from headwater.spark.transforms.run_changes import run_messages, step_messages
@@ -152,7 +152,7 @@ class _Projecting:
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         spark = batch.sparkSession
-        self._writer = self._writer or query_id(spark, self._checkpoint)
+        self._writer = self._writer or query_id(self._checkpoint)
         label = f"{self._writer}/{number}"
         runs, steps = self._table("runs"), self._table("steps")
         if runs.committed(self._writer) < number:
@@ -204,12 +204,6 @@ class _Projecting:
                     _append_or_create(stream, body, claim)
                 except RequestRefused as refused:
                     raise BatchRefused(path, str(refused)) from refused
-
-
-def query_id(spark: SparkSession, checkpoint: str) -> str:
-    """Read the id that Spark keeps with a checkpoint: another checkpoint is another query."""
-    row = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()
-    return str(msgspec.json.decode(row["value"] if row is not None else "{}")["id"])
 
 
 def set_aside(bad: DataFrame) -> DataFrame:

@@ -40,8 +40,8 @@ from headwater.spark.transforms.comparing import (
     compared,
     keyed,
     merge_state,
-    reach_of,
 )
+from headwater.spark.transforms.controls import course_of
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -183,21 +183,22 @@ class _Publishing:
             .load()
         )
         told = events.where(f.col("control").isNotNull()).select("offset", "control").collect()
-        reach = reach_of((row["offset"], row["control"]) for row in told)
-        if reach.opened is not None:
+        course = course_of((row["offset"], row["control"]) for row in told)
+        cleared = course.cleared is not None
+        if course.opened is not None:
             raise BatchRefused(
                 self._path,
-                f"a snapshot is being written to it since offset {reach.opened}, and what comes "
+                f"a snapshot is being written to it since offset {course.opened}, and what comes "
                 "now would become a part of it. Publish again once it has ended.",
             )
         table.rewrite(
-            changes_within(events, self._kind, reach),
-            partial(merge_state, since=since, cleared=reach.cleared),
+            changes_within(events, self._kind, course.part),
+            partial(merge_state, since=since, cleared=cleared),
             key=["key"],
             schema=STATE,
             writer=_FOLD,
             batch=byte_of(tail),
-            every_bucket=reach.cleared,
+            every_bucket=cleared,
         )
 
     # Appending

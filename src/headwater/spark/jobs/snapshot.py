@@ -1,12 +1,13 @@
 """`snapshot`: the state of a long stream as a compact one, and the offset to go on from.
 
-The state at an offset is the last write of each key within one range of the stream: `effective`
-finds it from the control events. Spark finds the last writes, one task writes them in the order of
-type and key, by `headwater.spark.placing`: a run that was killed is gone on with, as long as it is
-the last one. `headwater.state.begin_from_snapshot` is how a reader starts.
+The state at an offset is the last write of each key within one range of the stream, which its
+control events say (`headwater.spark.transforms.controls`). Spark finds the last writes, one task
+writes them in the order of type and key, by `headwater.spark.placing`: a run that was killed is
+gone on with, as long as it is the last one. `headwater.state.begin_from_snapshot` is how a reader
+starts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -30,6 +31,7 @@ from headwater.errors import (
 )
 from headwater.spark.options import SourceOptions, is_glob, source_options
 from headwater.spark.placing import CHUNK_BYTES, place
+from headwater.spark.transforms.controls import course_of
 from headwater.state.decoding import WireEvent, decode_batch
 from headwater.state.events import change
 from headwater.state.snapshots import Snapshot, end_event, find_snapshots, start_event
@@ -61,15 +63,6 @@ class Snapshotted(Struct, frozen=True):
     """How many of its bytes this run has written: 0 where the source was as it is."""
     resumed: bool
     """Whether an earlier run had begun it; it is as of that run's offset."""
-
-
-class Effective(Struct, frozen=True):
-    """The part of a stream whose last writes are its state."""
-
-    behind: str
-    """Only what ends behind this offset counts."""
-    opened: str
-    """The end of the `snapshot-start` that is open at the end; nothing where none is."""
 
 
 class _Plan(Struct, frozen=True):
@@ -125,24 +118,6 @@ def snapshot(
     return _summary(path, target, offset, begin, done, resumed=False)
 
 
-def effective(controls: Iterable[tuple[str, str]]) -> Effective:
-    """Find the part of a stream that counts, from its controls: pairs of offset and kind, in order.
-
-    The rules are those of `headwater.state.fold`. What a reset or a whole snapshot leaves valid
-    reaches, without a gap, from there to the end: so it is always one range.
-    """
-    behind = first = restarted = ""
-    for offset, control in controls:
-        if control == "reset":
-            behind, first = offset, ""
-        elif control == "snapshot-start":
-            first = first or offset
-            restarted = offset
-        elif control == "snapshot-end" and first:
-            behind, first = restarted, ""
-    return Effective(behind, first)
-
-
 def _checked(
     source: Mapping[str, str], target: str, until: str | None
 ) -> tuple[dict[str, str], SourceOptions]:
@@ -174,12 +149,12 @@ def _state(
     ending = msgspec.json.encode({path: until}).decode()
     rows = spark.read.format("headwater").options(**chosen, endingOffsets=ending).load()
     controls = rows.mapInArrow(_controls, "offset string, control string").collect()
-    part = effective(sorted((row["offset"], row["control"]) for row in controls))
-    if part.opened:
+    part = course_of((row["offset"], row["control"]) for row in controls).part
+    if part.until is not None:
         # A reader that began within an open snapshot would take its changes for the state's own.
-        before = rows.where(f.col("offset") < part.opened).agg(f.max("offset")).collect()[0][0]
+        before = rows.where(f.col("offset") < part.until).agg(f.max("offset")).collect()[0][0]
         until = before or START
-        rows = rows.where(f.col("offset") < part.opened)
+        rows = rows.where(f.col("offset") < part.until)
     changes = rows.where(f.col("offset") > part.behind).mapInArrow(
         _changes, "offset string, type string, key string, value binary"
     )

@@ -1,6 +1,5 @@
 """From a pipeline to what Spark runs: a streaming query, or a job that ends by itself."""
 
-import json
 from collections.abc import Mapping
 from functools import singledispatch
 
@@ -71,15 +70,6 @@ def _begin(writer: DataStreamWriter, pipeline: Pipeline) -> StreamingQuery:
     return named.start()
 
 
-def query_id(checkpoint: str) -> str:
-    """Read the id of the query that a checkpoint belongs to; Spark writes it before any batch."""
-    from headwater.spark.tables.files import file_system  # noqa: PLC0415 - only tables need it
-
-    system, root = file_system(checkpoint)
-    with system.open_input_stream(f"{root}/metadata") as file:
-        return str(json.loads(file.read())["id"])
-
-
 class WriteBatch:
     """Writes each batch to streams, once: under the id of the query and the number of the batch."""
 
@@ -88,6 +78,8 @@ class WriteBatch:
         self.checkpoint = checkpoint
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
+        from headwater.spark.queries import query_id  # noqa: PLC0415 - only updates need it
+
         writer = rows.write.format("headwater").mode("append").options(**self.options)
         writer.options(writeId=query_id(self.checkpoint), batchId=str(batch)).save()
 
@@ -101,6 +93,7 @@ class AppendBatch:
         self.checkpoint = checkpoint
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
+        from headwater.spark.queries import query_id  # noqa: PLC0415 - only tables need Delta
         from headwater.spark.tables import open_table  # noqa: PLC0415 - only tables need Delta
 
         table = open_table(self.folder, self.table_format)

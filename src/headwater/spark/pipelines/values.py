@@ -77,9 +77,11 @@ class Transform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The view of its rows; step1, step2 and so on where it is left out."""
 
 
-class StreamTarget(
-    Server, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="stream"
-):
+class _Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Where rows go; the field `kind` of a file says which of those below."""
+
+
+class StreamTarget(Server, _Target, frozen=True, kw_only=True, tag="stream"):
     """Rows are appended to streams, exactly once."""
 
     stream: str | None = None
@@ -100,9 +102,7 @@ class StreamTarget(
         return told | {name: as_text(value) for name, value in self.options.items()}
 
 
-class TableTarget(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="table"
-):
+class TableTarget(_Target, frozen=True, kw_only=True, tag="table"):
     """Rows are added to a table, exactly once."""
 
     folder: str
@@ -113,14 +113,7 @@ class TableTarget(
         return self.folder
 
 
-class Materialize(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="materialize",
-):
+class Materialize(_Target, frozen=True, kw_only=True, tag="materialize"):
     """State streams become tables: one per type, with history."""
 
     tables: str
@@ -134,9 +127,7 @@ class Materialize(
         return self.tables
 
 
-class Project(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="project"
-):
+class Project(_Target, frozen=True, kw_only=True, tag="project"):
     """Events of runs become tables of runs and of steps."""
 
     tables: str
@@ -151,9 +142,7 @@ class Project(
         return self.tables
 
 
-class Archive(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="archive"
-):
+class Archive(_Target, frozen=True, kw_only=True, tag="archive"):
     """Streams are kept as Parquet files, with their offsets."""
 
     folder: str
@@ -163,9 +152,7 @@ class Archive(
         return self.folder
 
 
-class Restore(
-    Server, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="restore"
-):
+class Restore(Server, _Target, frozen=True, kw_only=True, tag="restore"):
     """An archive becomes streams again; it needs no source."""
 
     folder: str
@@ -181,9 +168,7 @@ class Restore(
         return self.folder
 
 
-class Snapshot(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="snapshot"
-):
+class Snapshot(_Target, frozen=True, kw_only=True, tag="snapshot"):
     """A long state stream becomes a short one with the same state, at the same server."""
 
     stream: str
@@ -193,9 +178,7 @@ class Snapshot(
         return self.stream
 
 
-class Publish(
-    Server, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="publish"
-):
+class Publish(Server, _Target, frozen=True, kw_only=True, tag="publish"):
     """A table becomes a stream of changes: what differs from what was published before."""
 
     stream: str

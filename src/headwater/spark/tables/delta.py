@@ -32,6 +32,8 @@ class DeltaLog(Log):
 
     def __init__(self, folder: str) -> None:
         self._folder = folder_uri(folder)
+        self._loaded: DeltaTable | None = None
+        """The table as it was last looked at: loading it reads its log."""
 
     def create(self, schema: pa.Schema, buckets: int) -> None:
         DeltaTable.create(
@@ -43,12 +45,14 @@ class DeltaLog(Log):
             raise_if_key_not_exists=False,
         )
 
-    def snapshot(self) -> Snapshot | None:
-        table = self._table()
-        if table is None:
+    def snapshot(self, writer: str = "") -> Snapshot | None:
+        try:
+            table = self._loaded = DeltaTable(self._folder)
+        except TableNotFoundError:
             return None
         schema = pa.schema(table.schema().to_arrow())
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        committed = table.transaction_version(writer) if writer else None
         return Snapshot(
             version=table.version(),
             schema=schema.remove(schema.get_field_index(BUCKET)),
@@ -62,12 +66,8 @@ class DeltaLog(Log):
                 )
                 for file in files
             ),
+            committed=-1 if committed is None else committed,
         )
-
-    def committed(self, writer: str) -> int:
-        table = self._table()
-        version = None if table is None else table.transaction_version(writer)
-        return -1 if version is None else version
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         table = DeltaTable(self._folder)
@@ -85,7 +85,9 @@ class DeltaLog(Log):
         batch: int,
     ) -> None:
         # What was seen, and not what is there now: the log then finds out what others did since.
-        table = DeltaTable(self._folder, version=seen.version)
+        table, self._loaded = self._loaded, None
+        if table is None or table.version() != seen.version:
+            table = DeltaTable(self._folder, version=seen.version)
         now = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [_add(file, now) for file in added]
         actions += [
@@ -109,12 +111,6 @@ class DeltaLog(Log):
         # Every file of a table is named in its log: listing the folder is not needed.
         hours = max(1, round(keep_seconds / timedelta(hours=1).total_seconds()))
         table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
-
-    def _table(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._folder)
-        except TableNotFoundError:
-            return None
 
 
 def _loose_files(table: DeltaTable) -> int:

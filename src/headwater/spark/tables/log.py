@@ -26,6 +26,8 @@ class Snapshot(Struct, frozen=True):
     """Without the bucket."""
     buckets: int
     files: tuple[DataFile, ...]
+    committed: int = -1
+    """The last batch that is in it of the writer who looks; -1 if none is."""
 
 
 class Log(ABC):
@@ -36,12 +38,8 @@ class Log(ABC):
         """Make an empty table; one that is there is left as it is."""
 
     @abstractmethod
-    def snapshot(self) -> Snapshot | None:
-        """Look at the table; None where there is none."""
-
-    @abstractmethod
-    def committed(self, writer: str) -> int:
-        """Give the last batch of a writer that is in the table; -1 if none is."""
+    def snapshot(self, writer: str = "") -> Snapshot | None:
+        """Look at the table, as a writer or as nobody; None where there is none."""
 
     @abstractmethod
     def add_columns(self, fields: Sequence[pa.Field]) -> None:

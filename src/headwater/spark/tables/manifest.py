@@ -45,18 +45,18 @@ class ManifestLog(Log):
             self._system.create_dir(self._folder, recursive=True)
             self._write(0, _Manifest(schema.serialize().to_pybytes(), buckets))
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self, writer: str = "") -> Snapshot | None:
         last = self._last()
         if last is None:
             return None
         version, manifest = last
         return Snapshot(
-            version, _schema(manifest), manifest.buckets, tuple(sorted(manifest.files, key=_path))
+            version,
+            _schema(manifest),
+            manifest.buckets,
+            tuple(sorted(manifest.files, key=_path)),
+            manifest.writers.get(writer, -1),
         )
-
-    def committed(self, writer: str) -> int:
-        last = self._last()
-        return -1 if last is None else last[1].writers.get(writer, -1)
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         last = self._last()

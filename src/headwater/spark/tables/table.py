@@ -11,25 +11,24 @@ merges, and replaces them: its cost grows with the size of those buckets. See do
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headwater.errors import BadOption, TableChanged, TableSchemaRefused
-from headwater.spark.packing import BUCKET, PACKED
+from headwater.spark.packing import BUCKET
 from headwater.spark.tables.delta import DeltaLog
-from headwater.spark.tables.files import file_system, fitted, folder_uri, read_files, write_file
+from headwater.spark.tables.files import file_system, folder_uri
 from headwater.spark.tables.log import DataFile, Log, Snapshot
 from headwater.spark.tables.manifest import ManifestLog
-from headwater.spark.tables.merging import Finish, Merge, Merged
-from headwater.spark.tables.packing import unpacked
+from headwater.spark.tables.merging import Finish, Merge
+from headwater.spark.tables.tasks import FILE, MARK, merge_buckets, write_loose
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -38,9 +37,6 @@ BUCKETS: Final = 16
 KEEP_SECONDS: Final = 600.0
 _ATTEMPTS: Final = 3
 _TIDY_COMMITS: Final = 200
-_HELD_BYTES: Final = 64 << 20
-_MARK: Final = "_is_bucket"
-_FILE: Final = "path string, size long, rows long, bucket int"
 
 _left: Final[dict[str, deque[tuple[float, str]]]] = {}
 """By table, when files left it; forgotten with the process, and found by `tidy` then."""
@@ -79,7 +75,8 @@ class Table:
 
     def committed(self, writer: str) -> int:
         """Give the last batch of a writer that is in the table; -1 if none is."""
-        return self._log.committed(writer)
+        seen = self._log.snapshot(writer)
+        return -1 if seen is None else seen.committed
 
     def read(self, spark: SparkSession) -> DataFrame | None:
         """Read the table as it is now; None where there is none."""
@@ -94,12 +91,11 @@ class Table:
 
     def append(self, rows: DataFrame, *, writer: str, batch: int) -> int:
         """Add rows, and say how many; a batch that is in the table already adds none."""
-        if self.committed(writer) >= batch:
+        seen = self._prepared(to_arrow_schema(rows.schema, timezone="UTC"), writer)
+        if seen.committed >= batch:
             return 0
-        schema = to_arrow_schema(rows.schema, timezone="UTC")
-        seen = self._prepared(schema)
-        write = partial(_write_loose, folder=self.folder, schema=seen.schema)
-        added = _collected(rows.mapInArrow(write, _FILE))
+        write = partial(write_loose, folder=self.folder, schema=seen.schema)
+        added = _collected(rows.mapInArrow(write, FILE))
         self._commit(seen, added, [], writer, batch)
         return sum(file.rows for file in added)
 
@@ -123,9 +119,9 @@ class Table:
         """
         wanted = to_arrow_schema(schema, timezone="UTC")
         for attempt in range(_ATTEMPTS):
-            if self.committed(writer) >= batch:
+            seen = self._prepared(wanted, writer)
+            if seen.committed >= batch:
                 return 0
-            seen = self._prepared(wanted)
             added, touched = self._merged(rows, merge, finish, key, seen, every_bucket=every_bucket)
             removed = [file for file in seen.files if file.bucket in touched]
             try:
@@ -150,7 +146,7 @@ class Table:
         every_bucket: bool,
     ) -> tuple[list[DataFile], set[int]]:
         spark = rows.sparkSession
-        bucketed = rows.withColumn(_MARK, f.lit(False))
+        bucketed = rows.withColumn(MARK, f.lit(False))
         if key is not None:
             bucket = f.pmod(f.xxhash64(*key), f.lit(seen.buckets)).cast("int")
             bucketed = bucketed.withColumn(BUCKET, bucket)
@@ -159,13 +155,13 @@ class Table:
             if file.bucket is not None:
                 old.setdefault(file.bucket, []).append(file.path)
         if every_bucket and old:
-            marks = spark.createDataFrame([(bucket, True) for bucket in old], [BUCKET, _MARK])
+            marks = spark.createDataFrame([(bucket, True) for bucket in old], [BUCKET, MARK])
             marks = marks.withColumn(BUCKET, f.col(BUCKET).cast("int"))
             bucketed = bucketed.unionByName(marks, allowMissingColumns=True)
         # As many tasks as Spark likes to have, each with whole buckets: no sort, no second shuffle.
         tasks = min(seen.buckets, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
         merging = partial(
-            _merge_buckets,
+            merge_buckets,
             folder=self.folder,
             schema=seen.schema,
             old=old,
@@ -173,16 +169,16 @@ class Table:
             finish=finish,
         )
         placed = bucketed.repartitionById(tasks, f.col(BUCKET) % tasks)
-        found = _collected(placed.mapInArrow(merging, _FILE))
+        found = _collected(placed.mapInArrow(merging, FILE))
         touched = {file.bucket for file in found if file.path == "" and file.bucket is not None}
         return [file for file in found if file.path], touched
 
-    def _prepared(self, wanted: pa.Schema) -> Snapshot:
+    def _prepared(self, wanted: pa.Schema, writer: str) -> Snapshot:
         """Make the table, or add the columns that it lacks, and look at it."""
-        seen = self._log.snapshot()
+        seen = self._log.snapshot(writer)
         if seen is None:
             self._log.create(wanted, self._new_buckets)
-            seen = self._seen()
+            seen = self._seen(writer)
         for field in wanted:
             at = seen.schema.get_field_index(field.name)
             if at >= 0 and seen.schema.field(at).type != field.type:
@@ -192,11 +188,11 @@ class Table:
         missing = [field for field in wanted if field.name not in seen.schema.names]
         if missing:
             self._log.add_columns(missing)
-            seen = self._seen()
+            seen = self._seen(writer)
         return seen
 
-    def _seen(self) -> Snapshot:
-        seen = self._log.snapshot()
+    def _seen(self, writer: str) -> Snapshot:
+        seen = self._log.snapshot(writer)
         if seen is None:
             raise TableChanged(self.folder)
         return seen
@@ -229,105 +225,3 @@ class Table:
 
 def _collected(files: DataFrame) -> list[DataFile]:
     return [DataFile(row.path, row.size, row.rows, row.bucket) for row in files.collect()]
-
-
-# What executors do
-
-
-def _write_loose(
-    batches: Iterator[pa.RecordBatch], *, folder: str, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size >= _HELD_BYTES:
-            yield _told([write_file(folder, _table(held, schema), None)])
-            held, size = [], 0
-    if any(batch.num_rows for batch in held):
-        yield _told([write_file(folder, _table(held, schema), None)])
-
-
-def _merge_buckets(
-    batches: Iterator[pa.RecordBatch],
-    *,
-    folder: str,
-    schema: pa.Schema,
-    old: Mapping[int, list[str]],
-    merge: Merge,
-    finish: Finish | None,
-) -> Iterator[pa.RecordBatch]:
-    """Merge the buckets of one task; tells of each one that it touched, and of each new file."""
-    kept: dict[int, pa.Table] = {}
-    closed: dict[int, list[pa.Table]] = {}
-
-    def keep(bucket: int, merged: Merged) -> None:
-        kept[bucket] = merged.kept
-        if merged.closed is not None and merged.closed.num_rows:
-            closed.setdefault(bucket, []).append(merged.closed)
-
-    def take(held: list[pa.RecordBatch]) -> None:
-        for bucket, rows in _by_bucket(held):
-            before = kept.get(bucket)
-            if before is None:
-                before = read_files(folder, old.get(bucket, []), schema)
-            keep(bucket, merge(before, rows))
-
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size >= _HELD_BYTES:
-            take(held)
-            held, size = [], 0
-    take(held)
-    for bucket in list(kept):
-        if finish is not None:
-            keep(bucket, finish(kept[bucket]))
-        rows = kept[bucket]
-        files = [DataFile("", 0, 0, bucket)]  # it was touched, whether or not rows are left
-        if rows.num_rows:
-            files.append(write_file(folder, fitted(rows, schema), bucket))
-        yield _told(files)
-    if closed:
-        parts = [fitted(part, schema) for each in closed.values() for part in each]
-        yield _told([write_file(folder, pa.concat_tables(parts), None)])
-
-
-def _by_bucket(held: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Part rows by their bucket; a bucket that is only to be merged comes without rows."""
-    if not held:
-        return
-    rows = pa.Table.from_batches(held)
-    rows = rows.take(pc.sort_indices(rows.column(BUCKET)))
-    buckets = rows.column(BUCKET).combine_chunks()
-    ends = pc.run_end_encode(buckets)
-    start = 0
-    for bucket, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
-        part = rows.slice(start, end - start)
-        start = end
-        part = part.filter(pc.invert(part.column(_MARK))).drop_columns([BUCKET, _MARK])
-        yield bucket, unpacked(part) if part.column_names == [PACKED] else part
-
-
-def _table(held: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    return fitted(pa.Table.from_batches(held), schema)
-
-
-def _told(files: Sequence[DataFile]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(
-        [
-            {"path": file.path, "size": file.size, "rows": file.rows, "bucket": file.bucket}
-            for file in files
-        ],
-        pa.schema(
-            [
-                ("path", pa.string()),
-                ("size", pa.int64()),
-                ("rows", pa.int64()),
-                ("bucket", pa.int32()),
-            ]
-        ),
-    )

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headwater.spark.columns import no_collection
+from headwater.spark.gathering import gathered
 from headwater.spark.packing import BUCKET, PACKED, PACKED_CHANGES
 from headwater.spark.tables.packing import packed
 from headwater.spark.transforms.controls import END, RESET, START
@@ -65,7 +66,7 @@ class Packing(Struct, frozen=True):
 def packed_changes(batches: Iterable[pa.RecordBatch], packing: Packing) -> Iterator[pa.RecordBatch]:
     """Read rows of `stream`, `offset` and `value`: changes, controls, and what is kept aside."""
     values = packing.values()
-    for rows in _gathered(batches):
+    for rows in gathered(batches, most_bytes=_LARGE, most_rows=_MANY):
         with no_collection():
             read = read_messages(rows, values)
         found: list[dict[str, Any]] = [
@@ -79,19 +80,6 @@ def packed_changes(batches: Iterable[pa.RecordBatch], packing: Packing) -> Itera
             for bucket, data in packed(aside, "offset", packing.buckets):
                 found.append({"kind": ASIDE, BUCKET: bucket, PACKED: data})
         yield pa.RecordBatch.from_pylist(found, _SCHEMA)
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    count = size = 0
-    for batch in batches:
-        held.append(batch)
-        count, size = count + batch.num_rows, size + batch.nbytes
-        if count >= _MANY or size >= _LARGE:
-            yield pa.Table.from_batches(held)
-            held, count, size = [], 0, 0
-    if count:
-        yield pa.Table.from_batches(held)
 
 
 class Messages(Struct):

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Raw, Struct
+from msgspec import Raw
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import BadOption
 from headwater.spark.tables import Merged
+from headwater.spark.transforms.controls import Part
 from headwater.state.values import decode_value
 
 STATE: Final = StructType().add("key", "string").add("value", "string").add("offset", "string")
@@ -44,41 +45,11 @@ _JSON_OPTIONS: Final = {
 # The state
 
 
-class Reach(Struct, frozen=True):
-    """Which of a stream's changes make up its state."""
-
-    ranges: tuple[tuple[str, str | None], ...]
-    """Behind which offset, and up to which one or the end."""
-    cleared: bool = False
-    """Whether nothing of what was before is left."""
-    opened: str | None = None
-    """Where a snapshot begins that has not ended: what lies behind it is not to be seen yet."""
-
-
-def reach_of(controls: Iterable[tuple[str, str]]) -> Reach:
-    """Follow the controls of one stream, each with its offset: the rule of `state.fold`."""
-    ranges: list[tuple[str, str | None]] = []
-    since, opened, cleared = "", None, False
-    for offset, control in sorted(controls):
-        if control == "reset":
-            ranges, since, opened, cleared = [], offset, None, True
-        elif control == "snapshot-start":
-            if opened is None:
-                ranges.append((since, offset))
-            opened = offset
-        elif control == "snapshot-end" and opened is not None:
-            ranges, since, opened, cleared = [(opened, offset)], offset, None, True
-    if opened is None:
-        ranges.append((since, None))
-    return Reach(tuple(ranges), cleared, opened)
-
-
-def changes_within(events: DataFrame, kind: str, reach: Reach) -> DataFrame:
+def changes_within(events: DataFrame, kind: str, part: Part) -> DataFrame:
     """Take the changes of one type that count, from rows of mode `state`, as rows of a state."""
-    counts = f.lit(False)
-    for after, until in reach.ranges:
-        inside = f.col("offset") > after
-        counts |= inside if until is None else inside & (f.col("offset") <= until)
+    counts = f.col("offset") > part.behind
+    if part.until is not None:
+        counts &= f.col("offset") <= part.until
     sets = f.col("operation").isin(*_SETTING) & f.col("value").isNotNull()
     deletes = f.col("operation") == "delete"
     value = f.when(sets, f.col("value"))

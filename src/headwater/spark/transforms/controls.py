@@ -43,6 +43,15 @@ class Clear(Struct, frozen=True):
     time: datetime | None = None
 
 
+class Part(Struct, frozen=True):
+    """The part of a stream whose last writes are its state; it is always one range."""
+
+    behind: str
+    """Only what ends behind this offset counts."""
+    until: str | None
+    """And only up to here, where a snapshot begins that has not ended."""
+
+
 class Course(Struct, frozen=True):
     """What the controls of one stream in one batch mean."""
 
@@ -59,6 +68,15 @@ class Course(Struct, frozen=True):
     def cleared(self) -> str | None:
         """Where the state was emptied for the last time."""
         return self.clears[-1].offset if self.clears else None
+
+    @property
+    def part(self) -> Part:
+        """Say which changes make up the state behind all controls."""
+        since = self.cleared or ""
+        # What a snapshot brought begins where it did; snapshots behind it follow one another.
+        begun = [span.after for span in self.spans if since and span.visible == since]
+        held = [span.after for span in self.spans if span.visible is None and span.after >= since]
+        return Part(begun[0] if begun else since, min(held, default=None))
 
 
 def course(opened: str | None, controls: Iterable[Control]) -> Course:
@@ -88,6 +106,11 @@ def course(opened: str | None, controls: Iterable[Control]) -> Course:
     if begun is not None:
         spans.append(Span(begun, None, None))
     return Course(tuple(spans), tuple(clears), reset, begun, earlier)
+
+
+def course_of(controls: Iterable[tuple[str, str]]) -> Course:
+    """Follow the controls of one stream from its start, each given by its offset and kind."""
+    return course(None, (Control("", offset, kind) for offset, kind in controls))
 
 
 def courses(opened: Mapping[str, str], controls: Iterable[Control]) -> dict[str, Course]:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 
 from headwater.spark.tables import Merged
+from headwater.spark.tables.files import fitted
 from headwater.spark.transforms.controls import Course, visible, without_cleared
 from headwater.spark.transforms.times import TIME
 
@@ -110,17 +111,6 @@ def _by_offset(rows: pa.Table) -> pa.Array:
 
 def _number(digits: pa.ChunkedArray) -> pa.ChunkedArray:
     return digits.cast(pa.string()).cast(pa.int64())
-
-
-def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give rows the columns of a schema; what they lack is null."""
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
 
 
 # History

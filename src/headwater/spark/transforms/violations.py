@@ -16,8 +16,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.spark.messages import Shape, shape_of_values
 from headwater.spark.tables import Merged
+from headwater.spark.tables.files import fitted
 from headwater.spark.transforms.controls import Course
-from headwater.spark.transforms.state import fitted, value_columns
+from headwater.spark.transforms.state import value_columns
 from headwater.state.decoding import WireEvent
 
 QUARANTINE: Final = StructType(
