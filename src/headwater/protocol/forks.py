@@ -1,14 +1,13 @@
 """Forks: a stream that shares the bytes of another up to a point (PROTOCOL 4.2)."""
 
-from collections.abc import Callable
-
 from msgspec import Struct
 
 from headwater.protocol.content_types import is_json
 from headwater.protocol.expiry import Expiry
-from headwater.protocol.framing import Buffer, is_boundary, nth_message_end
-from headwater.protocol.offsets import START, Lineage, Offset, StaleIncarnation, UnknownPosition
-from headwater.protocol.refusals import OffsetBeyondTail, OffsetInsideMessage, SubOffsetOvershoot
+from headwater.protocol.framing import skip_messages
+from headwater.protocol.offsets import START, Lineage, Offset
+from headwater.protocol.positions import Read, find_position
+from headwater.protocol.refusals import PositionRefusal, SubOffsetOvershoot
 
 
 class ForkOrigin(Struct, frozen=True):
@@ -44,36 +43,24 @@ class ForkRequest(Struct, frozen=True):
         return f"{'the tail' if self.offset is None else self.offset}+{self.sub_offset}"
 
 
-ForkPointRefusal = (
-    StaleIncarnation | UnknownPosition | OffsetBeyondTail | OffsetInsideMessage | SubOffsetOvershoot
-)
-
-
 def fork_point(
     request: ForkRequest,
     lineage: Lineage,
     tail: int,
     media: str,
-    read: Callable[[int, int], Buffer],
-) -> ForkOrigin | ForkPointRefusal:
+    read: Read,
+) -> ForkOrigin | PositionRefusal | SubOffsetOvershoot:
     """Resolve a fork request against its source; `read(start, end)` gives the source's bytes."""
     offset = lineage.name(tail) if request.offset is None else request.offset
-    anchor = lineage.locate(offset)
-    if isinstance(anchor, StaleIncarnation | UnknownPosition):
+    anchor = find_position(offset, lineage, tail, media, read)
+    if not isinstance(anchor, int):
         return anchor
-    if anchor > tail:
-        return OffsetBeyondTail(offset, lineage.name(tail))
-    if anchor and not is_boundary(read(anchor - 1, anchor)[0], media):
-        return OffsetInsideMessage(offset)
     at = anchor
     if request.sub_offset:
         if is_json(media):
-            rest = read(anchor, tail)
-            length = nth_message_end(rest, request.sub_offset)
-            if length is None:
-                available = bytes(rest).count(b"\n")
-                return SubOffsetOvershoot(request.sub_offset, available, "messages")
-            at = anchor + length
+            at, passed = skip_messages(read, anchor, tail, request.sub_offset)
+            if passed < request.sub_offset:
+                return SubOffsetOvershoot(request.sub_offset, passed, "messages")
         else:
             at = anchor + request.sub_offset
             if at > tail:

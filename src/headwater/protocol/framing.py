@@ -170,12 +170,23 @@ def _utf8_length(lead: int) -> int:
     return 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 
-def nth_message_end(window: Buffer, count: int) -> int | None:
-    """Find the length of the first `count` JSON messages, or None where there are fewer."""
-    data = bytes(window)
-    end = 0
-    for _ in range(count):
-        end = data.find(b"\n", end) + 1
-        if end == 0:
-            return None
-    return end
+def skip_messages(
+    read: Callable[[int, int], Buffer], begin: int, end: int, count: int
+) -> tuple[int, int]:
+    """Go past `count` JSON messages, or as many as there are: to which byte, past how many.
+
+    `read(start, end)` gives stored bytes, a window at a time.
+    """
+    left = count
+    while begin < end:
+        upto = min(end, begin + _CUT_MAX_STEP)
+        window = bytes(read(begin, upto))
+        within = window.count(b"\n")
+        if within >= left:
+            at = 0
+            for _ in range(left):
+                at = window.find(b"\n", at) + 1
+            return begin + at, count
+        left -= within
+        begin = upto
+    return end, count - left

@@ -64,12 +64,6 @@ class ByteLog:
                 buffers.append(bytes(view[start - base : end - base]))
         return buffers
 
-    def byte_before(self, position: int) -> int | None:
-        """Give the byte that precedes a position, None at the start of the log."""
-        if position <= self.start:
-            return None
-        return self.slice(position - 1, position)[0][0]
-
     def drop_before(self, position: int) -> None:
         """Forget the bytes before a position."""
         while self._ends and self._ends[0] <= position:

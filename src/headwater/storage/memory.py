@@ -12,14 +12,7 @@ from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
 from headwater.protocol.expiry import Expiry
 from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point, inherited_expiry
-from headwater.protocol.framing import (
-    Buffer,
-    EmptyArray,
-    InvalidJson,
-    find_cut,
-    frame,
-    is_boundary,
-)
+from headwater.protocol.framing import Buffer, EmptyArray, InvalidJson, frame
 from headwater.protocol.lifecycle import (
     AlreadyClosed,
     Append,
@@ -41,8 +34,6 @@ from headwater.protocol.refusals import (
     CreateRefusal,
     DeleteRefusal,
     Missing,
-    OffsetBeyondTail,
-    OffsetInsideMessage,
     PathBlocked,
     ReadRefusal,
     SourceGone,
@@ -53,6 +44,7 @@ from headwater.protocol.refusals import (
     StreamNotFound,
 )
 from headwater.storage.bytelog import ByteLog
+from headwater.storage.chunks import read_chunk
 from headwater.storage.path_index import PathIndex
 from headwater.storage.splitting import split
 from headwater.storage.store import Appended, Chunk, Created, Splits, Store, StreamInfo
@@ -140,9 +132,6 @@ class _Stream:
             end = min(end, stream.log.start)
             stream = stream.source
         return [buffer for piece in reversed(pieces) for buffer in piece]
-
-    def byte_before(self, position: int) -> int | None:
-        return self.slice(position - 1, position)[0][0] if position else None
 
     def read(self, start: int, end: int) -> bytes:
         """Give the bytes of a range in one piece."""
@@ -274,29 +263,10 @@ class MemoryStore(Store):
             return StreamNotFound(path)
         if stream.deleted:
             return StreamGone(path)
-        end = stream.log.end
-        if isinstance(start, Now):
-            begin = end
-        else:
-            located = stream.lineage.locate(start)
-            if not isinstance(located, int):
-                return located
-            begin = located
-            if begin > end:
-                return OffsetBeyondTail(start, stream.tail)
-            if 0 < begin < end and not is_boundary(stream.byte_before(begin), stream.media_type):
-                return OffsetInsideMessage(start)
-        stream.last_access = now
-        info = stream.info()
-        name = stream.lineage.name
-        if begin == end:
-            return Chunk(info, info.tail, info.tail, (), up_to_date=True)
-        if end - begin <= limit:
-            buffers = stream.slice(begin, end)
-            return Chunk(info, name(begin), info.tail, buffers, up_to_date=True)
-        cut_at = find_cut(stream.read, begin, limit, end, stream.media_type)
-        buffers = stream.slice(begin, cut_at)
-        return Chunk(info, name(begin), name(cut_at), buffers, up_to_date=cut_at == end)
+        chunk = read_chunk(stream.info(), stream.lineage, stream.slice, start, limit)
+        if isinstance(chunk, Chunk):
+            stream.last_access = now
+        return chunk
 
     async def splits(
         self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float

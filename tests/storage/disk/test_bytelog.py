@@ -36,8 +36,6 @@ def test_a_log_is_the_bytes_that_were_appended(
         end = data.draw(st.integers(begin, log.end))
         assert b"".join(log.slice(begin, end)) == whole[begin - start : end - start]
         assert b"".join(log.slice(log.start, log.end)) == whole[first - start :]
-        before = log.byte_before(begin)
-        assert before == (whole[begin - start - 1] if begin > first else None)
 
 
 def test_what_was_handed_out_stays_as_it_was() -> None:

@@ -1,9 +1,12 @@
 """Where the bytes of a stream are: inherited from a source, in segments, or still in memory."""
 
+from functools import partial
+
 from headwater.errors import StoreDamaged, StreamDamaged
-from headwater.protocol.framing import Buffer, find_cut, is_boundary
+from headwater.protocol.framing import Buffer
 from headwater.protocol.offsets import Now, Offset
-from headwater.protocol.refusals import OffsetBeyondTail, OffsetInsideMessage, ReadRefusal
+from headwater.protocol.refusals import PositionRefusal
+from headwater.storage.chunks import read_chunk
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles
@@ -19,34 +22,9 @@ class StoredBytes:
         self._catalog = catalog
         self._files = files
 
-    def chunk(self, stream: DiskStream, start: Offset | Now, limit: int) -> Chunk | ReadRefusal:
+    def chunk(self, stream: DiskStream, start: Offset | Now, limit: int) -> Chunk | PositionRefusal:
         """Read up to a limit from an offset on, and end between messages."""
-        info = stream.info()
-        end = stream.log.end
-        if isinstance(start, Now):
-            begin = end
-        else:
-            located = stream.lineage.locate(start)
-            if not isinstance(located, int):
-                return located
-            begin = located
-            if begin > end:
-                return OffsetBeyondTail(start, info.tail)
-            if 0 < begin < end:
-                before = self.joined(stream, begin - 1, begin)[0]
-                if not is_boundary(before, stream.media_type):
-                    return OffsetInsideMessage(start)
-        if begin == end:
-            return Chunk(info, info.tail, info.tail, (), up_to_date=True)
-        name = stream.lineage.name
-        if end - begin <= limit:
-            buffers = self.slice(stream, begin, end)
-            return Chunk(info, name(begin), info.tail, buffers, up_to_date=True)
-        upto = find_cut(
-            lambda a, b: self.joined(stream, a, b), begin, limit, end, stream.media_type
-        )
-        buffers = self.slice(stream, begin, upto)
-        return Chunk(info, name(begin), name(upto), buffers, up_to_date=upto == end)
+        return read_chunk(stream.info(), stream.lineage, partial(self.slice, stream), start, limit)
 
     def joined(self, stream: DiskStream, begin: int, end: int) -> bytes:
         """Give the bytes of a short range in one piece."""

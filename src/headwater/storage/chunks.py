@@ -1,0 +1,38 @@
+"""What a read returns of a stream: whole messages from an offset on, up to a limit."""
+
+from collections.abc import Callable, Sequence
+
+from headwater.protocol.framing import Buffer, find_cut
+from headwater.protocol.offsets import Lineage, Now, Offset
+from headwater.protocol.positions import find_position
+from headwater.protocol.refusals import PositionRefusal
+from headwater.storage.store import Chunk, StreamInfo
+
+Slice = Callable[[int, int], Sequence[Buffer]]
+"""Gives the stored bytes of a range as they lie."""
+
+
+def read_chunk(
+    info: StreamInfo, lineage: Lineage, slice_: Slice, start: Offset | Now, limit: int
+) -> Chunk | PositionRefusal:
+    """Read up to a limit, and end between messages; one that is longer comes whole."""
+
+    def joined(begin: int, end: int) -> bytes:
+        return b"".join(slice_(begin, end))
+
+    media = info.config.media_type
+    end = info.tail.byte
+    begin = end if isinstance(start, Now) else find_position(start, lineage, end, media, joined)
+    if not isinstance(begin, int):
+        return begin
+    if begin == end:
+        return Chunk(info, info.tail, info.tail, (), up_to_date=True)
+    upto = find_cut(joined, begin, limit, end, media)
+    up_to_date = upto == end
+    return Chunk(
+        info,
+        lineage.name(begin),
+        info.tail if up_to_date else lineage.name(upto),
+        slice_(begin, upto),
+        up_to_date=up_to_date,
+    )
