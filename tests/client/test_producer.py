@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 
 import pytest
 
@@ -54,15 +54,21 @@ def test_each_item_has_a_future_and_a_callback(stream: Stream) -> None:
 
 
 def test_batches_are_cut_by_count_bytes_and_time(stream: Stream) -> None:
-    def batches(count: int, **options: float) -> int:
-        with Producer(stream, f"p-{options}", linger=10, **options) as producer:  # type: ignore[arg-type] # by name
+    def batches(count: int, *, items: int = 1000, size: int = 1000) -> int:
+        with Producer(
+            stream,
+            f"p-{items}-{size}",
+            linger=10,
+            max_batch_items=items,
+            max_batch_bytes=size,
+        ) as producer:
             for number in range(count):
                 producer.append(number)
             producer.flush()
             return producer.state().next_seq
 
-    assert batches(10, max_batch_items=5) == 2
-    assert batches(10, max_batch_bytes=6) == 4
+    assert batches(10, items=5) == 2
+    assert batches(10, size=6) == 4
     assert batches(10) == 1
     with Producer(stream, "timed", linger=0.05) as producer:
         assert producer.append(1).result(5).offset  # nobody flushes
@@ -261,8 +267,8 @@ def test_the_asynchronous_producer_does_the_same(url: str, path: str) -> None:
     asyncio.run(main())
 
 
-async def _awaited(delivery: object) -> object:
-    return await delivery  # type: ignore[misc] # an awaitable of ours
+async def _awaited(delivery: Awaitable[object]) -> object:
+    return await delivery
 
 
 def test_an_idempotent_append_is_repeated_and_stays_one(url: str, path: str) -> None:

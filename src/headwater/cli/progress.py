@@ -23,10 +23,15 @@ class Progress:
         if self._active and time.monotonic() >= self._next:
             self._next = time.monotonic() + _INTERVAL_SECONDS
             self._shown = True
-            print(f"{_ERASE}{text}", end="", file=sys.stderr, flush=True)  # noqa: T201
+            _write(f"{_ERASE}{text}")
 
     def clear(self) -> None:
         """Leave the line to the sentence that ends the command."""
         if self._shown:
             self._shown = False
-            print(_ERASE, end="", file=sys.stderr, flush=True)  # noqa: T201
+            _write(_ERASE)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -3,6 +3,7 @@
 import csv
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
@@ -21,17 +22,17 @@ def write(form: Literal["sqlite", "parquet", "csv"], tables: Tables, path: Path)
     """Write tables under a path, and give where they are; nothing that is there is overwritten."""
     if form == "sqlite":
         path = path if path.suffix else path.with_suffix(".sqlite")
-        _whole(path, lambda part: _sqlite(tables, part))
+        _whole(path, partial(_sqlite, tables))
         return path
     write_one = _parquet if form == "parquet" else _csv
     if path.suffix and len(tables) == 1:
         (values,) = tables.values()
-        _whole(path, lambda part: write_one(values, part))
+        _whole(path, partial(write_one, values))
         return path
     path.mkdir(parents=True, exist_ok=True)
     for name, values in tables.items():
         # A type may be called anything, a file may not.
-        _whole(path / f"{quote(name, safe=' ')}.{form}", lambda part, v=values: write_one(v, part))  # type: ignore[misc]
+        _whole(path / f"{quote(name, safe=' ')}.{form}", partial(write_one, values))
     return path
 
 

@@ -36,7 +36,7 @@ class InvalidEvent(StateError):
 class InvalidValue(StateError):
     """A value does not fit the schema of its type."""
 
-    def __init__(self, type: str, key: str, reason: str) -> None:  # noqa: A002 - the wire's name
+    def __init__(self, type: str, key: str, reason: str) -> None:
         super().__init__(f"The value of {type} '{key}' does not fit its schema: {reason}.")
         self.type = type
         self.key = key
@@ -65,7 +65,7 @@ class StateStopped(StateError):
 class CollectionStopped(StateError):
     """A collection met a value that its policy stops at; other collections go on."""
 
-    def __init__(self, type: str, position: str, reason: str) -> None:  # noqa: A002 - the wire's name
+    def __init__(self, type: str, position: str, reason: str) -> None:
         super().__init__(
             f"The collection of '{type}' stopped at {position}: {reason}. Mend the schema or the "
             "data, then restart() the database to load it anew."

@@ -31,8 +31,11 @@ def read_ranges(
     rows = _read_all(options, columns, partition)
     if options.packing is None:
         return rows
-    # Imported by the tasks that need it: it brings the tables' own libraries.
-    from headwater.spark.transforms.changes import Packing, packed_changes  # noqa: PLC0415
+    # It brings the tables' own libraries, which other tasks can do without.
+    from headwater.spark.transforms.changes import (  # noqa: PLC0415 - said above
+        Packing,
+        packed_changes,
+    )
 
     return packed_changes(rows, Packing.parse(options.packing))
 

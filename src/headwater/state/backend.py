@@ -90,30 +90,30 @@ class Backend(Protocol):
         """
         ...
 
-    def get(self, type: str, key: str) -> bytes | None:  # noqa: A002 - the wire's name
+    def get(self, type: str, key: str) -> bytes | None:
         """Give one value."""
         ...
 
-    def rows(self, type: str) -> Iterable[Row]:  # noqa: A002 - the wire's name
+    def rows(self, type: str) -> Iterable[Row]:
         """Give all entities of a type, as of now, by key."""
         ...
 
-    def staged_rows(self, type: str) -> Iterable[Row]:  # noqa: A002 - the wire's name
+    def staged_rows(self, type: str) -> Iterable[Row]:
         """Give all staged entities of a type."""
         ...
 
-    def lookup(self, type: str, path: str, value: Any) -> Iterable[Row] | None:  # noqa: A002
+    def lookup(self, type: str, path: str, value: Any) -> Iterable[Row] | None:
         """Give at least the entities whose indexed member equals a value.
 
         None where there is no index for it, or none that can tell this value.
         """
         ...
 
-    def create_index(self, type: str, path: str) -> None:  # noqa: A002 - the wire's name
+    def create_index(self, type: str, path: str) -> None:
         """Make `lookup` by a member possible; done before where it is there already."""
         ...
 
-    def count(self, type: str) -> int:  # noqa: A002 - the wire's name
+    def count(self, type: str) -> int:
         """Count the entities of a type."""
         ...
 

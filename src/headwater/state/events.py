@@ -83,7 +83,7 @@ def is_control_event(event: object) -> TypeGuard[ControlEvent]:
 
 def change(
     operation: Operation,
-    type: str,  # noqa: A002 - the wire's name
+    type: str,
     key: str,
     value: Any = UNSET,
     *,

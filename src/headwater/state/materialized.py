@@ -63,12 +63,12 @@ class MaterializedState:
             before += len(part.events)
         return found
 
-    def get(self, type: str, key: str, default: Any = None) -> Any:  # noqa: A002 - the wire's name
+    def get(self, type: str, key: str, default: Any = None) -> Any:
         """Give the value of an entity; `default` where there is none, since a value may be null."""
         data = self._types.get(type, {}).get(key)
         return default if data is None else decode_value(data)
 
-    def get_type(self, type: str) -> Mapping[str, Any]:  # noqa: A002 - the wire's name
+    def get_type(self, type: str) -> Mapping[str, Any]:
         """View all entities of a type, by key; the view follows the state."""
         return _Entities(self, type)
 
@@ -99,7 +99,7 @@ class MaterializedState:
 class _Entities(Mapping[str, Any]):
     """The entities of one type, decoded as they are looked at."""
 
-    def __init__(self, state: MaterializedState, type: str) -> None:  # noqa: A002
+    def __init__(self, state: MaterializedState, type: str) -> None:
         self._state = state
         self._type = type
 

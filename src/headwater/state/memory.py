@@ -37,28 +37,28 @@ class MemoryBackend:
         self._quarantined += work.quarantined
         self._saved = work.saved
 
-    def get(self, type: str, key: str) -> bytes | None:  # noqa: A002 - the wire's name
+    def get(self, type: str, key: str) -> bytes | None:
         return self._rows.get(type, {}).get(key)
 
-    def rows(self, type: str) -> list[Row]:  # noqa: A002 - the wire's name
+    def rows(self, type: str) -> list[Row]:
         return _sorted(self._rows.get(type, {}))
 
-    def staged_rows(self, type: str) -> list[Row]:  # noqa: A002 - the wire's name
+    def staged_rows(self, type: str) -> list[Row]:
         return _sorted(self._staged.get(type, {}))
 
-    def lookup(self, type: str, path: str, value: Any) -> Iterable[Row] | None:  # noqa: A002
+    def lookup(self, type: str, path: str, value: Any) -> Iterable[Row] | None:
         index = self._indexes.get((type, path))
         if index is None or not isinstance(value, Hashable):
             return None
         rows = self._rows.get(type, {})
         return [Row(key, rows[key]) for key in sorted(index.keys(value))]
 
-    def create_index(self, type: str, path: str) -> None:  # noqa: A002 - the wire's name
+    def create_index(self, type: str, path: str) -> None:
         if (type, path) not in self._indexes:
             self._indexes[type, path] = index = _Index(path)
             index.rebuild(self._rows.get(type, {}))
 
-    def count(self, type: str) -> int:  # noqa: A002 - the wire's name
+    def count(self, type: str) -> int:
         return len(self._rows.get(type, {}))
 
     def types(self) -> list[str]:

@@ -33,7 +33,7 @@ class CollectionDef(Generic[T]):
         self,
         validator: Validator[T],
         *,
-        type: str,  # noqa: A002 - the wire's name
+        type: str,
         key: str | None,
         on_invalid: Policy,
         keys: str | None,
@@ -181,7 +181,7 @@ def collection(
 def collection(
     schema: Any = None,
     *,
-    type: str,  # noqa: A002 - the wire's name
+    type: str,
     key: str | None = None,
     on_invalid: Policy = "quarantine",
     keys: str | None = None,

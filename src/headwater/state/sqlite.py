@@ -136,22 +136,22 @@ class SqliteBackend:
                 ((type_, key) for key, data in entities.items() if data is None),
             )
 
-    def get(self, type: str, key: str) -> bytes | None:  # noqa: A002 - the wire's name
+    def get(self, type: str, key: str) -> bytes | None:
         found = self._all("SELECT value FROM ACTIVE WHERE type = ? AND key = ?", type, key)
         return found[0][0].encode() if found else None
 
-    def rows(self, type: str) -> list[Row]:  # noqa: A002 - the wire's name
+    def rows(self, type: str) -> list[Row]:
         return _rows(self._all("SELECT key, value FROM ACTIVE WHERE type = ? ORDER BY key", type))
 
-    def staged_rows(self, type: str) -> list[Row]:  # noqa: A002 - the wire's name
+    def staged_rows(self, type: str) -> list[Row]:
         with self._lock:
             found = self._db.execute(
-                f"SELECT key, value FROM rows_{1 - self._active} WHERE type = ? ORDER BY key",  # noqa: S608
+                f"SELECT key, value FROM rows_{1 - self._active} WHERE type = ? ORDER BY key",  # noqa: S608 - 0 or 1
                 (type,),
             ).fetchall()
         return _rows(found)
 
-    def lookup(self, type: str, path: str, value: Any) -> Iterable[Row] | None:  # noqa: A002
+    def lookup(self, type: str, path: str, value: Any) -> Iterable[Row] | None:
         with self._lock:
             known = self._db.execute(
                 "SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = ?",
@@ -161,13 +161,13 @@ class SqliteBackend:
             return None
         return _rows(
             self._all(
-                f"SELECT key, value FROM ACTIVE WHERE type = {_quoted(type)}"  # noqa: S608
+                f"SELECT key, value FROM ACTIVE WHERE type = {_quoted(type)}"  # noqa: S608 - quoted
                 f" AND {_extract(path)} IS ? ORDER BY key",
                 value,
             )
         )
 
-    def create_index(self, type: str, path: str) -> None:  # noqa: A002 - the wire's name
+    def create_index(self, type: str, path: str) -> None:
         with self._lock, self._transaction():
             for table in (0, 1):
                 self._db.execute(
@@ -175,7 +175,7 @@ class SqliteBackend:
                     f" ({_extract(path)}) WHERE type = {_quoted(type)}"
                 )
 
-    def count(self, type: str) -> int:  # noqa: A002 - the wire's name
+    def count(self, type: str) -> int:
         ((count,),) = self._all("SELECT count(*) FROM ACTIVE WHERE type = ?", type)
         return int(count)
 

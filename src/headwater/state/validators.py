@@ -76,7 +76,7 @@ class AnyValue:
 class TypedValue(Generic[T]):
     """A type that msgspec reads: Struct, dataclass, TypedDict, builtin, or a union of them."""
 
-    def __init__(self, type: Any) -> None:  # noqa: A002 - it is one
+    def __init__(self, type: Any) -> None:
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(type)
         self.fingerprint = _fingerprint(_document(type))
 

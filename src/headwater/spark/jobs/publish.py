@@ -69,7 +69,7 @@ def publish(
     *,
     url: str,
     stream: str,
-    type: str,  # noqa: A002 - the wire's name
+    type: str,
     key: str | Sequence[str],
     state: str,
     value: str | Sequence[str] | None = None,
@@ -262,7 +262,7 @@ def publishing(
     *,
     url: str,
     stream: str,
-    type: str,  # noqa: A002 - the wire's name
+    type: str,
     key: str | Sequence[str],
     state: str,
     **more: Any,
