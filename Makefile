@@ -14,7 +14,7 @@ help: ## show this list
 run: $(VENV)/.run ## set up what is needed and start the server on port 4437
 	$(BIN)/headwater serve
 
-demo: $(VENV)/.spark $(VENV)/.java ## set up what is needed and show streams becoming tables on Spark
+demo: $(VENV)/.spark ## set up what is needed and show streams becoming tables on Spark
 	$(BIN)/python -m demo
 
 test: $(VENV)/.dev $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests
@@ -51,7 +51,7 @@ requirements: $(VENV)/.dev ## compile the pinned requirements anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate pyproject.toml -o requirements/run.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-emit-find-links --no-header --no-annotate --extra spark pyproject.toml -o requirements/spark.txt
+		--no-emit-find-links --no-header --no-annotate --extra spark --extra jdk pyproject.toml -o requirements/spark.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --group dev pyproject.toml -o requirements/dev.txt
 	echo "ministack==1.5.33" | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
@@ -90,17 +90,6 @@ $(VENV)/.memcached: $(BIN)/python
 		$$as_root apt-get update -qq && \
 		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends memcached; \
 	} || echo "Memcached can't be installed here; its tests will say so."
-	@touch $@
-
-# Spark's Java; the demonstration says what to do where it can't be installed.
-$(VENV)/.java: $(BIN)/python
-	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { \
-		echo "Installing Java with apt-get ..."; \
-		as_root=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-		$$as_root apt-get update -qq && \
-		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-			openjdk-17-jre-headless; \
-	} || echo "Java can't be installed here."
 	@touch $@
 
 node_modules/.installed: package.json package-lock.json

@@ -20,7 +20,7 @@ from typing import Final
 from demo.feeding import feed
 from demo.showing import show_tables
 from headwater.errors import NoJava
-from headwater.spark.session import find_java
+from headwater.spark.java import find_java
 
 HERE: Final = Path(__file__).parent
 FILES: Final = ("shop.toml", "runs.toml", "alerts.toml")

@@ -14,9 +14,9 @@ class NoJava(SparkError):
 
     def __init__(self, found: str, least: int) -> None:
         super().__init__(
-            f"Spark needs Java {least} or newer, and {found}. Install one (on Debian and Ubuntu: "
-            f"apt-get install openjdk-{least}-jre-headless; on macOS: brew install openjdk@{least}"
-            "), or set JAVA_HOME to one."
+            f"Spark needs Java {least} or newer, and {found}. Install one (pip install "
+            f"'headwater[jdk]'; on Debian and Ubuntu apt-get install openjdk-{least}-jre-headless; "
+            f"on macOS brew install openjdk@{least}), or set JAVA_HOME to one."
         )
 
 

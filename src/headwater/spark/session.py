@@ -1,19 +1,13 @@
-"""A Spark session with settings that suit streams, and a clear word where there is no Java."""
+"""A Spark session with settings that suit streams."""
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from headwater.errors import NoJava
-
-LEAST_JAVA: Final = 17
+from headwater.spark.java import find_java
 
 _ANYWHERE: Final = {"spark.sql.session.timeZone": "UTC"}
 _OWN: Final = {
@@ -29,7 +23,6 @@ _LOCAL: Final = {
     # A shuffle stays on this machine, and what jobs shuffle most is compressed already.
     "spark.shuffle.compress": "false",
 }
-_VERSION: Final = re.compile(r'version "(\d+)')
 
 
 def session(
@@ -55,38 +48,3 @@ def session(
     for name, value in (chosen | dict(settings or {})).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
-
-
-def find_java() -> str:
-    """Find the home of a Java that Spark can run on; raises `NoJava` where there is none."""
-    seen = []
-    for home in _homes():
-        version = java_version(home)
-        if version is not None and version >= LEAST_JAVA:
-            return str(home)
-        seen.append(f"Java {version} is at {home}" if version else f"{home} holds no Java")
-    raise NoJava("; ".join(seen) or "there is none", LEAST_JAVA)
-
-
-def java_version(home: Path) -> int | None:
-    """Ask a Java for its version; None where there is none that runs."""
-    try:
-        told = subprocess.run(  # noqa: S603 - the user's own Java
-            [home / "bin" / "java", "-version"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = _VERSION.search(told.stderr + told.stdout)
-    return int(found[1]) if found else None
-
-
-def _homes() -> list[Path]:
-    """List where a Java may be: where the user says, or else on the path."""
-    if "JAVA_HOME" in os.environ:
-        return [Path(os.environ["JAVA_HOME"])]  # Spark would use no other
-    java = shutil.which("java")
-    return [] if java is None else [Path(java).resolve().parent.parent]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyspark
 
-from headwater.spark.session import find_java
+from headwater.spark.java import find_java
 from tests.support.engines.process import answers_tcp, free_port, running
 
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import BadPipeline, CheckpointUnreadable, HeadwaterError, NoJava
 from headwater.spark.columns import Columns, default_schema
+from headwater.spark.java import find_java
 from headwater.spark.options import sink_options, source_options
 from headwater.spark.pipelines.building import (
     apply,
@@ -49,7 +50,6 @@ from headwater.spark.pipelines.values import (
     Source,
     StreamTarget,
 )
-from headwater.spark.session import find_java
 from headwater.spark.sink import Encoder
 
 _NOTHING: Final = "__headwater/check/of/nothing"

