@@ -3,13 +3,11 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from random import Random
+from subprocess import Popen
 from typing import Final
 
 from deltalake import DeltaTable
@@ -17,47 +15,19 @@ from deltalake import DeltaTable
 from headwater.client import Client, Retry
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.files import read_files
+from tests.spark.drivers import KILLS, driver, kill_all, workers
 from tests.support.server import ServerProcess
 
 ROWS: Final = 1200
 KEYS: Final = 100
-KILLS: Final = int(os.environ.get("HEADWATER_SPARK_KILLS", "3"))
-"""`make test` kills three times; a longer run is asked for by the environment."""
 LIMIT: Final = str(100 * ROWS // (KILLS + 2) // 4)
 """So many bytes a batch that some are left for every kill: a driver does a few before it dies."""
 
 
-@contextmanager
-def driver(
+def copying(
     url: str, folder: Path, partitions: int, limit: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    # Not a pipe: whatever outlives the driver would hold it open.
-    with (folder / "driver.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.spark.copying"),
-                *(url, str(folder), str(partitions), limit),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        kill_all(process.pid)
-        process.wait(20)
-
-
-def kill_all(driver: int) -> None:
-    """Kill a driver with its JVM, and its Python workers, which are a group of their own."""
-    left_over = workers(driver)
-    with suppress(ProcessLookupError):
-        os.killpg(driver, signal.SIGKILL)
-    for worker in left_over:
-        with suppress(ProcessLookupError):
-            os.kill(worker, signal.SIGKILL)
+) -> AbstractContextManager[Popen[bytes]]:
+    return driver("tests.spark.copying", url, str(folder), str(partitions), limit, folder=folder)
 
 
 def copied(client: Client) -> list[int]:
@@ -94,27 +64,6 @@ def change(number: int) -> dict[str, object]:
     }
 
 
-def workers(driver: int) -> list[int]:
-    """Find the Python workers below a driver, most of them children of one daemon."""
-    processes = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue  # it has ended meanwhile
-            processes[int(entry.name)] = (int(stat.rpartition(")")[2].split()[1]), command)
-    below = {driver}
-    for _ in range(6):
-        below |= {pid for pid, (parent, _) in processes.items() if parent in below}
-    return [
-        pid
-        for pid in below - {driver}
-        if b"pyspark." in processes[pid][1] and b"java" not in processes[pid][1].split(b"\0")[0]
-    ]
-
-
 def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> None:
     chance = Random(7)
     store = str(tmp_path / "store")
@@ -131,7 +80,7 @@ def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> No
         with (
             ServerProcess("--store", store, "--port", port) as server,
             Client(server.url, retry=Retry()) as client,
-            driver(server.url, tmp_path, 1 + kill % 3, LIMIT) as process,
+            copying(server.url, tmp_path, 1 + kill % 3, LIMIT) as process,
         ):
             before = progress(client, tmp_path)
             until = time.monotonic() + 180
@@ -156,7 +105,7 @@ def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> No
     with (
         ServerProcess("--store", store, "--port", port) as server,
         Client(server.url) as client,
-        driver(server.url, tmp_path, 2, "10m") as process,
+        copying(server.url, tmp_path, 2, "10m") as process,
     ):
         code = process.wait(300)
         assert code == 0, (tmp_path / "driver.log").read_text()[-2000:]

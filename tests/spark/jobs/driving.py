@@ -4,13 +4,11 @@
 """
 
 import json
-import os
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, Final
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,14 +18,15 @@ from headwater.spark.jobs.archive import archive
 from headwater.spark.jobs.project import project
 from headwater.spark.jobs.restore import restore
 from headwater.spark.jobs.snapshot import snapshot
+from tests.spark import drivers
 from tests.spark.conftest import SETTINGS
-from tests.spark.test_kills import kill_all
+from tests.spark.drivers import driver
 
 _QUERIES: Final[dict[str, Callable[..., StreamingQuery]]] = {
     "archive": archive,
     "project": project,
 }
-KILLS: Final = max(1, int(os.environ.get("HEADWATER_SPARK_KILLS", "3")) // 3)
+KILLS: Final = max(1, drivers.KILLS // 3)
 """Of each job: one in `make test`, more in a longer run."""
 PATIENCE: Final = 240.0
 """A driver starts slowly on a busy machine."""
@@ -45,31 +44,11 @@ def main(job: str, arguments: dict[str, Any]) -> None:
     spark.stop()
 
 
-@contextmanager
-def driver(
-    job: str, log_folder: Path, arguments: dict[str, Any]
-) -> Iterator[subprocess.Popen[bytes]]:
+def job_driver(
+    job: str, folder: Path, arguments: dict[str, Any]
+) -> AbstractContextManager[Popen[bytes]]:
     """Run a job until the end of the block, where it is killed with all its processes."""
-    with (log_folder / "driver.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.jobs.driving", job, json.dumps(arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        kill_all(process.pid)
-        process.wait(20)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a driver, its JVM and its workers at once."""
-    kill_all(process.pid)
-    with suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
+    return driver("tests.spark.jobs.driving", job, json.dumps(arguments), folder=folder)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from headwater.spark.archives import load
 from headwater.spark.archives.log import sweep
 from headwater.spark.jobs.archive import archive, archived
 from headwater.spark.jobs.restore import restore
-from tests.spark.jobs.driving import KILLS, PATIENCE, driver, kill
+from tests.spark.drivers import kill_all
+from tests.spark.jobs.driving import KILLS, PATIENCE, job_driver
 from tests.support.server import ServerProcess
 
 
@@ -259,12 +260,12 @@ def test_killed_archives_are_gone_on_with_and_hold_every_message_once(
 
     for _ in range(KILLS):
         before = entries()
-        with driver("archive", tmp_path, arguments) as process:
+        with job_driver("archive", tmp_path, arguments) as process:
             until = time.monotonic() + PATIENCE
             while process.poll() is None and entries() < before + 2:
                 assert time.monotonic() < until
                 time.sleep(0.01)
-            kill(process)
+            kill_all(process.pid)
     assert len(kept.rows(f"{room}/a")) < 1500
     kept.run()
     for name in ("a", "b"):

@@ -14,7 +14,7 @@ from headwater.errors import StreamNotFound
 from headwater.runs import StoredEvent, project
 from headwater.spark.tables import open_table
 from headwater.state import MaterializedState
-from tests.spark.jobs.driving import KILLS, PATIENCE, driver
+from tests.spark.jobs.driving import KILLS, PATIENCE, job_driver
 from tests.spark.jobs.test_project import story
 from tests.spark.run_logs import messages_of, snapshots
 from tests.support.server import ServerProcess
@@ -27,7 +27,7 @@ def projecting(url: str, folder: Path, limit: str) -> AbstractContextManager[Pop
         "checkpoint": f"{folder}/checkpoint",
         "publish": "snapshots",
     }
-    return driver("project", folder, arguments)
+    return job_driver("project", folder, arguments)
 
 
 def told(client: Client) -> list[bytes]:

@@ -14,7 +14,8 @@ from headwater.spark.archives import load
 from headwater.spark.jobs.archive import archive
 from headwater.spark.jobs.restore import Restored, restore
 from headwater.spark.ranges import byte_of
-from tests.spark.jobs.driving import KILLS, PATIENCE, driver, kill
+from tests.spark.drivers import kill_all
+from tests.spark.jobs.driving import KILLS, PATIENCE, job_driver
 from tests.support.server import ServerProcess
 
 
@@ -244,7 +245,7 @@ def test_killed_restores_are_gone_on_with_and_leave_every_byte_once(
     }
     tails = [0]
     for _ in range(KILLS):
-        with driver("restore", tmp_path, arguments) as process:
+        with job_driver("restore", tmp_path, arguments) as process:
             until = time.monotonic() + PATIENCE
             while process.poll() is None:
                 assert time.monotonic() < until
@@ -253,7 +254,7 @@ def test_killed_restores_are_gone_on_with_and_leave_every_byte_once(
                     if tail > tails[-1] + 500:
                         break
                 time.sleep(0.01)
-            kill(process)
+            kill_all(process.pid)
         tails.append(byte_of(client.stream(path).head().next_offset))
     assert tails == sorted(set(tails))
     assert tails[-1] < end

@@ -27,7 +27,8 @@ from headwater.state import (
 from headwater.state.backend import Saved
 from headwater.state.events import encode_events
 from headwater.state.fold import Fold, Incoming
-from tests.spark.jobs.driving import KILLS, PATIENCE, driver, kill
+from tests.spark.drivers import kill_all
+from tests.spark.jobs.driving import KILLS, PATIENCE, job_driver
 from tests.support.server import ServerProcess
 
 State = dict[str, dict[str, Any]]
@@ -222,7 +223,7 @@ def test_killed_snapshots_are_gone_on_with_and_leave_one(
     arguments = {"source": pair.options, "target": pair.target, "chunk_bytes": 50}
     tails = [0]
     for _ in range(KILLS):
-        with driver("snapshot", tmp_path, arguments) as process:
+        with job_driver("snapshot", tmp_path, arguments) as process:
             until = time.monotonic() + PATIENCE
             while process.poll() is None:
                 assert time.monotonic() < until
@@ -231,7 +232,7 @@ def test_killed_snapshots_are_gone_on_with_and_leave_one(
                     if tail > tails[-1] + 2000:
                         break
                 time.sleep(0.01)
-            kill(process)
+            kill_all(process.pid)
         tails.append(byte_of(pair.compact.head().next_offset))
         with StreamDB(pair.compact) as db:  # half a state is never seen
             assert shown(db.preload(timeout=30)) == {}

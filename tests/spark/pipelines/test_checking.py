@@ -138,6 +138,14 @@ def test_a_missing_module_is_told(pipelines: Pipelines) -> None:
             "error: query: ",
         ),
         (
+            {"target": {"kind": "spark", "format": "icebreg", "table": "lake.t"}},
+            "error: target.format: this Spark has no format 'icebreg': give it the package",
+        ),
+        (
+            {"target": {"kind": "spark", "format": "parquet", "partition_by": ["m"]}},
+            "error: target.partition_by: there is no column 'm'; there are n, word",
+        ),
+        (
             {"target": {"kind": "stream"}},
             "error: target: option 'stream' can't be used: name a stream, or have a column",
         ),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from headwater.client import Client
+from tests.spark.drivers import kill_all
 from tests.spark.pipelines.conftest import wait_until
-from tests.spark.test_kills import kill_all
 from tests.support.server import ServerProcess
 
 ROWS: Final = 300

@@ -22,6 +22,18 @@ def test_a_good_pipeline_has_no_problem() -> None:
 @pytest.mark.parametrize(
     ("document", "problem"),
     [
+        (
+            {"target": {"kind": "spark", "format": "delta", "folder": "a", "table": "b"}},
+            "error: target: name a folder or a table, not both",
+        ),
+        (
+            {"target": {"kind": "spark", "format": "headwater"}},
+            "error: target.format: streams are a kind of target",
+        ),
+        (
+            {"target": {"kind": "spark", "format": "delta", "folder": "checkpoints/x"}},
+            "error: target.folder: is the checkpoint's folder",
+        ),
         ({"source": {}}, "error: source.stream: name a stream, a list of them, or a glob"),
         ({"source": {"stream": "in", "table": "t"}}, "error: source: name streams or a table"),
         ({"source": {"table": "t"}}, "error: source.table: a table can be published, but not"),

@@ -179,3 +179,31 @@ def test_figures_that_a_server_does_not_take_are_counted(pipelines: Pipelines) -
     with appending(pipelines.client, f"{pipelines.room}/metrics") as metrics:
         pipelines.run_one(pipelines.make(), Meter(metrics))
     assert metrics.lost == 2
+
+
+def test_rows_go_to_files_that_spark_writes_itself(pipelines: Pipelines) -> None:
+    pipelines.feed("one", ROWS)
+    target = {"kind": "spark", "format": "parquet", "folder": "files", "partition_by": ["word"]}
+    pipeline = pipelines.make(target=target)
+    assert pipelines.run_one(pipeline).figures.rows == 3
+    pipelines.feed("one", b'[{"n":4,"word":"a"}]')
+    assert pipelines.run_one(pipeline).figures.rows == 1
+    files = pipelines.folder / "files"
+    assert {path.name for path in files.glob("word=*")} == {"word=a", "word=b", "word=c"}
+    rows = pipelines.spark.read.parquet(str(files)).collect()
+    assert sorted((row.n, row.word) for row in rows) == [(1, "a"), (2, "b"), (3, "c"), (4, "a")]
+
+
+def test_rows_go_to_a_table_of_the_catalog(pipelines: Pipelines) -> None:
+    pipelines.feed("one", ROWS)
+    options = {"path": str(pipelines.folder / "warehouse")}
+    target = {"kind": "spark", "format": "parquet", "table": "kept_rows", "options": options}
+    pipeline = pipelines.make(target=target)
+    try:
+        pipelines.run_one(pipeline)
+        pipelines.feed("two", b'[{"n":4,"word":"d"}]')
+        pipelines.run_one(pipeline)
+        found = pipelines.spark.table("kept_rows").selectExpr("sum(n)", "count(*)").first()
+        assert found == (10, 4)
+    finally:
+        pipelines.spark.sql("DROP TABLE IF EXISTS kept_rows")

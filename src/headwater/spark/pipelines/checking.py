@@ -48,6 +48,7 @@ from headwater.spark.pipelines.values import (
     Restore,
     Server,
     Source,
+    SparkTarget,
     StreamTarget,
 )
 from headwater.spark.sink import Encoder
@@ -72,6 +73,8 @@ def with_spark(spark: SparkSession, pipeline: Pipeline, *, dry_run: bool) -> lis
     if isinstance(pipeline.target, (*JOBS, Restore)):
         return []
     problems: list[Problem] = []
+    if isinstance(pipeline.target, SparkTarget):
+        problems += _format(spark, pipeline.target)
     made = _analysed(spark, pipeline, problems)
     if made is not None:
         problems += _written(pipeline, made.schema)
@@ -218,15 +221,35 @@ def _written(pipeline: Pipeline, schema: StructType) -> Iterator[Problem]:
         keys = pipeline.target.key
         wanted = [*((keys,) if isinstance(keys, str) else keys), *pipeline.target.columns]
         for name in wanted:
-            if name not in schema.fieldNames():
-                there = ", ".join(schema.fieldNames())
-                where = "target.columns" if name in pipeline.target.columns else "target.key"
-                yield Problem(where, f"there is no column '{name}'; there are {there}")
+            where = "target.columns" if name in pipeline.target.columns else "target.key"
+            yield from _column(where, name, schema)
     if isinstance(pipeline.target, StreamTarget):
         try:
             Encoder(sink_options(pipeline.target.format_options()), schema)
         except HeadwaterError as error:
             yield Problem("target", reason_of(error))
+    if isinstance(pipeline.target, SparkTarget):
+        for name in pipeline.target.partition_by:
+            yield from _column("target.partition_by", name, schema)
+
+
+def _column(where: str, name: str, schema: StructType) -> Iterator[Problem]:
+    if name not in schema.fieldNames():
+        there = ", ".join(schema.fieldNames())
+        yield Problem(where, f"there is no column '{name}'; there are {there}")
+
+
+def _format(spark: SparkSession, target: SparkTarget) -> Iterator[Problem]:
+    """Look whether the session has a format, by reading what is not there."""
+    try:
+        spark.read.format(target.format).load(_NOTHING).schema  # noqa: B018 - Connect looks when asked
+    except Exception as error:  # noqa: BLE001 - Spark raises many kinds, and one of them says so
+        if "DATA_SOURCE_NOT_" in str(error):
+            what = (
+                f"this Spark has no format '{target.format}': give it the package that holds it "
+                "(jars or jars.packages under [spark])"
+            )
+            yield Problem("target.format", what)
 
 
 def _dry(spark: SparkSession, pipeline: Pipeline) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ from headwater.spark.pipelines.values import (
     Restore,
     Snapshot,
     Source,
+    SparkTarget,
     StreamTarget,
     TableTarget,
     Transform,
@@ -123,10 +124,17 @@ def _target(pipeline: Pipeline) -> Iterator[Problem]:
             sink_options(target.format_options())
         except BadOption as error:
             yield Problem(_option_place("target", error), error.reason)
-    for place in ("folder", "tables", "stream"):
+    for place in ("folder", "tables", "table", "stream", "format"):
         if getattr(target, place, None) == "":
             yield Problem(f"target.{place}", "is empty: say where rows go")
-    if isinstance(target, TableTarget) and _same_folder(target.folder, pipeline.checkpoint):
+    if isinstance(target, SparkTarget):
+        if target.folder and target.table:
+            yield Problem("target", "name a folder or a table, not both")
+        if target.format == "headwater":
+            yield Problem("target.format", "streams are a kind of target: use kind = 'stream'")
+    if isinstance(target, TableTarget | SparkTarget) and _same_folder(
+        target.folder or "", pipeline.checkpoint
+    ):
         yield Problem("target.folder", "is the checkpoint's folder: choose another")
 
 

@@ -18,9 +18,11 @@ from headwater.spark.pipelines.values import (
     Publish,
     Restore,
     Snapshot,
+    SparkTarget,
     StreamTarget,
     TableTarget,
     Target,
+    as_text,
 )
 
 
@@ -62,12 +64,28 @@ def _table(target: TableTarget, spark: SparkSession, pipeline: Pipeline) -> Stre
     return _begin(writer, pipeline)
 
 
+@_started.register
+def _spark(target: SparkTarget, spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
+    writer = streaming_query_rows(spark, pipeline).writeStream.format(target.format)
+    writer = writer.outputMode(target.output)
+    writer = writer.options(**{name: as_text(value) for name, value in target.options.items()})
+    if target.partition_by:
+        writer = writer.partitionBy(*target.partition_by)
+    ready = _ready(writer, pipeline)
+    if target.table is not None:
+        return ready.toTable(target.table)
+    return ready.start(target.folder)
+
+
 def _begin(writer: DataStreamWriter, pipeline: Pipeline) -> StreamingQuery:
+    return _ready(writer, pipeline).start()
+
+
+def _ready(writer: DataStreamWriter, pipeline: Pipeline) -> DataStreamWriter:
     trigger = spark_trigger(pipeline.trigger)
     if trigger:
         writer = writer.trigger(**trigger)
-    named = writer.queryName(pipeline.name).option("checkpointLocation", pipeline.checkpoint)
-    return named.start()
+    return writer.queryName(pipeline.name).option("checkpointLocation", pipeline.checkpoint)
 
 
 class WriteBatch:

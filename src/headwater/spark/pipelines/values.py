@@ -113,6 +113,22 @@ class TableTarget(_Target, frozen=True, kw_only=True, tag="table"):
         return self.folder
 
 
+class SparkTarget(_Target, frozen=True, kw_only=True, tag="spark"):
+    """Rows go to a sink of the session: its own Delta or Iceberg, files, or what else it has."""
+
+    format: str
+    folder: str | None = None
+    table: str | None = None
+    """A table of the session's catalog, instead of a folder."""
+    output: Literal["append", "update", "complete"] = "append"
+    partition_by: tuple[str, ...] = ()
+    options: dict[str, Scalar] = {}
+
+    @property
+    def place(self) -> str:
+        return self.table or self.folder or self.format
+
+
 class Materialize(_Target, frozen=True, kw_only=True, tag="materialize"):
     """State streams become tables: one per type, with history."""
 
@@ -196,13 +212,21 @@ class Publish(Server, _Target, frozen=True, kw_only=True, tag="publish"):
 
 
 Target: TypeAlias = (
-    StreamTarget | TableTarget | Materialize | Project | Archive | Restore | Snapshot | Publish
+    StreamTarget
+    | TableTarget
+    | SparkTarget
+    | Materialize
+    | Project
+    | Archive
+    | Restore
+    | Snapshot
+    | Publish
 )
 
 TARGETS: Final[Mapping[str, type[Struct]]] = {
     str(kind.__struct_config__.tag): kind
     for kind in (
-        *(StreamTarget, TableTarget, Materialize, Project),
+        *(StreamTarget, TableTarget, SparkTarget, Materialize, Project),
         *(Archive, Restore, Snapshot, Publish),
     )
 }

@@ -1,4 +1,4 @@
-"""The pages of the jobs do what they say."""
+"""The tutorial, and the pages of the jobs, do what they say."""
 
 import contextlib
 import io
@@ -16,7 +16,14 @@ from tests.support.server import ServerProcess
 
 @pytest.mark.parametrize(
     ("page", "outputs"),
-    [("materialize", 2), ("project", 3), ("publish", 3), ("archive", 2), ("snapshot", 2)],
+    [
+        ("spark", 2),
+        ("pipelines-materialize", 2),
+        ("pipelines-project", 3),
+        ("pipelines-publish", 3),
+        ("pipelines-archive", 2),
+        ("pipelines-snapshot", 2),
+    ],
 )
 def test_a_page_runs(
     page: str, outputs: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -31,7 +38,7 @@ def test_a_page_runs(
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         printed = io.StringIO()
-        for language, text in blocks(f"docs/pipelines-{page}.md"):
+        for language, text in blocks(f"docs/{page}.md"):
             code = text.replace("http://localhost:4437", server.url)
             code = code.replace('"checkpoint"', repr(str(tmp_path / "checkpoint")))
             if language == "bash":
