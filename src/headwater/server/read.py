@@ -49,8 +49,8 @@ async def read(
     if (key := ReadCache.key(request)) is not None:
         kept = context.reads.find(key)
         if kept is not None:
-            if await context.store.head(path, context.clock()) is kept[0]:
-                return kept[1]
+            if kept.holds(await context.store.head(path, context.clock())):
+                return kept.response
             context.reads.drop(key)
     parameters = request.head.parameters
     offsets = parameters.get("offset", [])
@@ -70,7 +70,7 @@ async def read(
             return _at_tail(chunk)
         response = await _data(context, chunk, position_headers(chunk.info, chunk.end), request)
         if (key := ReadCache.key(request)) is not None:
-            context.reads.keep(key, chunk.info, response)
+            context.reads.keep(key, chunk, response)
         return response
     if live not in {"long-poll", "sse"}:
         return refuse(_UNKNOWN_LIVE)

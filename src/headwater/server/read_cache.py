@@ -1,33 +1,63 @@
-"""Answers to catch-up reads, kept while their stream has not changed.
+"""Answers to catch-up reads, kept while they hold.
 
 Many clients read the same stream from the same place: the second one gets the bytes of the first,
-compressed as they were. An answer is known to be current by identity: a store describes a stream
-that has not changed with the very same `StreamInfo`. Streams with a sliding TTL are left out, since
-reading them is a change.
+compressed as they were. What lies before the tail never changes, so such an answer holds as long as
+the stream does; one that reaches the tail holds while the stream has not changed, which is known by
+identity: a store describes an unchanged stream with the very same `StreamInfo`. Streams with a
+sliding TTL are left out, since reading them is a change.
+
+A small answer is kept at once, a long one when it is asked for again: a reader who goes once
+through a long stream would only push out what others come back for.
 """
 
 from collections import OrderedDict
 from typing import Final
 
 from headwater.server.messages import Request, Response
-from headwater.storage.store import StreamInfo
+from headwater.storage.store import Chunk, StreamInfo
 
-MAX_ANSWER_BYTES: Final = 64 * 1024
+SMALL_ANSWER_BYTES: Final = 64 * 1024
 _MAX_KEY_BYTES: Final = 4096
 _ANSWER_OVERHEAD: Final = 1024
+_MAX_SHARE: Final = 4
+"""No answer takes more than this part of the cache."""
+_MAX_SEEN: Final = 4096
 
 Key = tuple[str, str, bytes | None]
+
+
+class Answer:
+    """A response, and what it holds for."""
+
+    __slots__ = ("_before_tail", "_info", "response")
+
+    def __init__(self, chunk: Chunk, response: Response) -> None:
+        self._info = chunk.info
+        self._before_tail = not chunk.up_to_date
+        self.response = response
+
+    def holds(self, now: object) -> bool:
+        """Tell whether it is still right, given how the store describes the stream now."""
+        if now is self._info:
+            return True
+        return (
+            self._before_tail
+            and isinstance(now, StreamInfo)
+            and now.incarnation == self._info.incarnation
+        )
 
 
 class ReadCache:
     """A bounded number of bytes of answers, the least recently used dropped first."""
 
-    __slots__ = ("_answers", "_bytes", "_limit")
+    __slots__ = ("_answers", "_bytes", "_limit", "_seen")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._bytes = 0
-        self._answers: OrderedDict[Key, tuple[StreamInfo, Response]] = OrderedDict()
+        self._answers: OrderedDict[Key, Answer] = OrderedDict()
+        self._seen: OrderedDict[int, None] = OrderedDict()
+        """Hashes of what was asked for: two that agree by chance only keep one too early."""
 
     @staticmethod
     def key(request: Request) -> Key | None:
@@ -37,21 +67,27 @@ class ReadCache:
             return None
         return (head.url_path, head.query, head.headers.get(b"accept-encoding"))
 
-    def find(self, key: Key) -> tuple[StreamInfo, Response] | None:
-        """Give the last answer; it holds if the stream is still described by that `StreamInfo`."""
+    def find(self, key: Key) -> Answer | None:
+        """Give the last answer; whoever uses it asks first whether it holds."""
         answer = self._answers.get(key)
         if answer is not None:
             self._answers.move_to_end(key)
         return answer
 
-    def keep(self, key: Key, info: StreamInfo, response: Response) -> None:
+    def keep(self, key: Key, chunk: Chunk, response: Response) -> None:
         """Remember an answer for the next one who asks the same."""
-        if response.length > MAX_ANSWER_BYTES or info.config.expiry.ttl is not None:
+        length = response.length
+        if length * _MAX_SHARE > self._limit or chunk.info.config.expiry.ttl is not None:
             return
         if _length(key) > _MAX_KEY_BYTES:  # a key is chosen by a client, and may be mostly junk
             return
+        if length > SMALL_ANSWER_BYTES:
+            if not self._was_seen(key):
+                return
+            # In one piece it is sent with the least effort, and keeps no more than itself alive.
+            response.body = (b"".join(response.body),)
         self.drop(key)
-        self._answers[key] = (info, response)
+        self._answers[key] = Answer(chunk, response)
         self._bytes += _cost(key, response)
         while self._bytes > self._limit:
             self.drop(next(iter(self._answers)))
@@ -60,7 +96,17 @@ class ReadCache:
         """Forget an answer that no longer holds."""
         answer = self._answers.pop(key, None)
         if answer is not None:
-            self._bytes -= _cost(key, answer[1])
+            self._bytes -= _cost(key, answer.response)
+
+    def _was_seen(self, key: Key) -> bool:
+        mark = hash(key)
+        if mark in self._seen:
+            del self._seen[mark]
+            return True
+        self._seen[mark] = None
+        if len(self._seen) > _MAX_SEEN:
+            self._seen.popitem(last=False)
+        return False
 
 
 def _length(key: Key) -> int:

@@ -63,7 +63,7 @@ class Settings:
     max_open_segments: int = _setting(64, "Segment files open at once.", least=1)
     chunk_bytes: int = _setting(MIB, "Size at which a catch-up response is cut.", least=1)
     read_cache_bytes: int = _setting(
-        16 * MIB, "Answers to recent small reads kept in memory; 0 keeps none.", least=0
+        16 * MIB, "Answers to repeated reads kept in memory; 0 keeps none.", least=0
     )
     write_buffer_bytes: int = _setting(
         512 * KIB, "Bytes queued for a reader before it counts as slow.", least=1
