@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SERVER := $(VENV)/server/bin/python
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -33,13 +34,13 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 conformance: $(VENV)/.dev node_modules/.installed ## the public conformance suite alone
 	$(BIN)/python -m pytest tests/conformance
 
-bench: $(VENV)/.dev node_modules/.installed ## measure beside npm's server (BENCH="--only A1,R1 --quick")
+bench: $(VENV)/.server node_modules/.installed ## measure beside npm's server (BENCH="--only A1,R1 --quick")
 ifdef BENCH
-	$(BIN)/python -m bench $(BENCH)
+	$(BIN)/python -m bench --python $(SERVER) $(BENCH)
 else
-	$(BIN)/python -m bench --store memory
-	$(BIN)/python -m bench --store disk
-	$(BIN)/python -m bench --store disk --peer ours --only L1
+	$(BIN)/python -m bench --python $(SERVER) --store memory
+	$(BIN)/python -m bench --python $(SERVER) --store disk
+	$(BIN)/python -m bench --python $(SERVER) --store disk --peer ours --only L1
 	$(BIN)/python -m bench.client
 	$(BIN)/python -m bench.runs
 	$(BIN)/python -m bench.state
@@ -81,6 +82,14 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 	$(PIP) --require-hashes -r requirements/dev.txt
 	$(PIP) --no-deps -e .
 	@touch $@ $(VENV)/.run $(VENV)/.spark
+
+# The server as it is measured: on a Python that is built as the peer's Node is, where there is one.
+$(VENV)/.server: $(VENV)/.dev requirements/run.txt
+	$$($(BIN)/python -m bench.interpreters) -m venv --without-pip $(VENV)/server
+	$(BIN)/python -m pip --python $(SERVER) install --quiet --disable-pip-version-check \
+		--require-hashes -r requirements/run.txt
+	$(BIN)/python -m pip --python $(SERVER) install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
 
 # The one engine of the tests that no wheel holds; the others come with requirements/dev.txt.
 $(VENV)/.memcached: $(BIN)/python

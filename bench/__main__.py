@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.compare import Bench
 from bench.measure import Effort
 from bench.report import TARGETS, as_json, failed, missed, noted, table
-from bench.servers import Cores, ServerError, ServerSpec, custom, headwater, peer
+from bench.servers import Cores, ServerError, ServerSpec, custom, headwater, peer, version
 from bench.workloads import WORKLOADS, Workload
 
 _PEER_FOR_STORE = {"memory": "memory", "disk": "file", "none": "memory"}
@@ -38,6 +38,12 @@ def _parser() -> argparse.ArgumentParser:
         "--ours-command",
         metavar="COMMAND",
         help="measure another server in our place; {port} and {data} are filled in",
+    )
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        metavar="PATH",
+        help="the Python that runs our server, with headwater installed (default: this one)",
     )
     parser.add_argument("--only", metavar="NAMES", help="workloads to run, as in A1,R1")
     parser.add_argument("--seconds", type=float, help="length of one measurement (default: 3)")
@@ -77,7 +83,7 @@ def _chosen(only: str | None) -> list[Workload]:
 def _ours(arguments: argparse.Namespace) -> ServerSpec | None:
     if arguments.ours_command is not None:
         return custom(arguments.ours_command)
-    return None if arguments.store == "none" else headwater(arguments.store)
+    return None if arguments.store == "none" else headwater(arguments.store, arguments.python)
 
 
 def _effort(arguments: argparse.Namespace) -> Effort:
@@ -89,10 +95,10 @@ def _effort(arguments: argparse.Namespace) -> Effort:
     )
 
 
-def _peer(mode: str) -> ServerSpec | None:
+def _peer(mode: str, python: str) -> ServerSpec | None:
     if mode == "none":
         return None
-    return headwater("memory") if mode == "ours" else peer(mode)
+    return headwater("memory", python) if mode == "ours" else peer(mode)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workloads = _chosen(arguments.only)
         bench = Bench(
             ours=_ours(arguments),
-            peer=_peer(peer_mode),
+            peer=_peer(peer_mode, arguments.python),
             effort=_effort(arguments),
             repeats=repeats,
             cores=Cores.choose(),
@@ -124,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if bench.cores.server is None:
         print("Only one core is usable: servers and generator shared it, the figures are low.")
+    if arguments.store != "none" and arguments.ours_command is None:
+        print(f"Our server ran on {version(arguments.python)}.")
     print(table(comparisons, targets))
     if arguments.json is not None:
         report = as_json(bench, comparisons, targets)

@@ -40,14 +40,20 @@ class ServerSpec:
     ready_path: str | None = None
 
 
-def headwater(store: str) -> ServerSpec:
+def headwater(store: str, python: str = sys.executable) -> ServerSpec:
     """Describe our server on the memory or on the disk engine."""
 
     def command(port: int, data: Path) -> list[str]:
         where = "memory" if store == "memory" else str(data)
-        return [sys.executable, "-m", "headwater", "serve", "--port", str(port), "--store", where]
+        return [python, "-m", "headwater", "serve", "--port", str(port), "--store", where]
 
     return ServerSpec(f"headwater ({store})", command, "/readyz")
+
+
+def version(python: str) -> str:
+    """Name a Python as it names itself."""
+    told = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
+    return told.stdout.strip() or python
 
 
 def custom(template: str) -> ServerSpec:
