@@ -37,6 +37,7 @@
     │   ├── StreamLost             a stream was deleted or recreated under a running query
     │   ├── BadRow                 a row can't be written to a stream
     │   ├── TableTaken             a table holds rows of another query
+    │   ├── TableAhead             a table holds later batches of a query than it is given
     │   ├── TableChanged           someone else changed a table while a batch was written to it
     │   ├── TableSchemaRefused     a column of a table can't become what the new schema says
     │   ├── BatchRefused           a stream takes nothing of this batch
@@ -149,6 +150,7 @@ from headwater.errors.spark import (
     SparkError,
     StreamDiffers,
     StreamLost,
+    TableAhead,
     TableChanged,
     TableSchemaRefused,
     TableTaken,
@@ -245,6 +247,7 @@ __all__ = [
     "StreamNotFound",
     "StreamRecreated",
     "StreamSeqRegression",
+    "TableAhead",
     "TableChanged",
     "TableSchemaRefused",
     "TableTaken",

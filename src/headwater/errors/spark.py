@@ -94,6 +94,21 @@ class TableTaken(SparkError):
         self.folder = folder
 
 
+class TableAhead(SparkError):
+    """A table holds later batches of a query than the one that it is given."""
+
+    def __init__(self, folder: str, committed: int, batch: int) -> None:
+        super().__init__(
+            f"The table {folder} holds batch {committed} of this query, and is given batch "
+            f"{batch}: the checkpoint is an older copy, or another driver runs on it. Nothing of "
+            "the batch was written. Go on with the newest checkpoint, or begin anew with another "
+            "checkpoint and another folder."
+        )
+        self.folder = folder
+        self.committed = committed
+        self.batch = batch
+
+
 class BatchRefused(SparkError):
     """A stream takes nothing of this batch."""
 

@@ -1,6 +1,7 @@
 """Projecting runs on a real Spark and a real server, over crashes, replays and late events."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -149,6 +150,22 @@ def test_a_query_goes_on_and_a_replay_changes_nothing(job: Job) -> None:
     job.run("another")
     assert job.snapshots() == projected(wanted)
     assert job.told() == before[2]
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused_and_loses_nothing(job: Job) -> None:
+    told = story("a")
+    job.append("a", told[:2])
+    job.run(publish=False)
+    shutil.copytree(job.folder / "c", job.folder / "copy")
+    for number, part in enumerate((told[2:4], told[4:6])):
+        job.append(f"part{number}", part)
+        job.run(publish=False)
+    job.append("new", told[6:])
+    with pytest.raises(StreamingQueryException, match="the checkpoint is an older copy"):
+        job.run("copy", publish=False)
+    assert job.snapshots() == projected({"a": told[:6]})
+    job.run(publish=False)
+    assert job.snapshots() == projected({"a": told})
 
 
 def test_what_is_told_makes_the_state_of_the_tables(job: Job) -> None:

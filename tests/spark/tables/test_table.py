@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from headwater.errors import BadOption, TableChanged, TableSchemaRefused
+from headwater.errors import BadOption, TableAhead, TableChanged, TableSchemaRefused
 from headwater.spark.tables import DataFile, Merged, Table, open_table
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.manifest import ManifestLog
@@ -67,6 +67,39 @@ def test_appended_rows_are_there_once(made: Table, spark: SparkSession) -> None:
     assert made.append(rows(spark, ("d", 4)), writer="other", batch=0) == 1
     assert shown(made, spark) == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
     assert (made.committed("query"), made.committed("other")) == (1, 0)
+
+
+def test_a_batch_before_the_last_is_refused_and_changes_nothing(
+    made: Table, spark: SparkSession
+) -> None:
+    rewrite = partial(made.rewrite, merge=greatest, key=["key"], schema=SCHEMA, writer="merging")
+    for batch in (0, 20):
+        made.append(rows(spark, ("a", batch)), writer="adding", batch=batch)
+        rewrite(rows(spark, ("b", batch)), batch=batch)
+    before = shown(made, spark)
+    # The checkpoint is a copy from batch 10: what it calls batch 11 has never been written.
+    with pytest.raises(TableAhead, match="the checkpoint is an older copy"):
+        made.append(rows(spark, ("new", 1)), writer="adding", batch=11)
+    with pytest.raises(TableAhead, match="holds batch 20 of this query, and is given batch 11"):
+        rewrite(rows(spark, ("new", 1)), batch=11)
+    assert made.committed("merging") == 20
+    with pytest.raises(TableAhead):  # asking first is no excuse
+        rewrite(rows(spark, ("new", 1)), batch=11)
+    assert shown(made, spark) == before
+
+
+def test_who_is_overtaken_after_asking_finds_the_batch_done(
+    made: Table, kind: str, spark: SparkSession
+) -> None:
+    rewrite = partial(made.rewrite, merge=greatest, key=["key"], schema=SCHEMA, writer="fold")
+    rewrite(rows(spark, ("a", 1)), batch=100)
+    assert made.committed("fold") == 100
+    other = open_table(made.folder, kind)
+    other.rewrite(
+        rows(spark, ("a", 3)), greatest, key=["key"], schema=SCHEMA, writer="fold", batch=300
+    )
+    assert rewrite(rows(spark, ("a", 2)), batch=200) == 0
+    assert shown(made, spark) == [("a", 3)]
 
 
 def test_a_batch_without_rows_is_remembered(made: Table, spark: SparkSession) -> None:

@@ -155,7 +155,7 @@ class _Projecting:
         self._writer = self._writer or query_id(self._checkpoint)
         label = f"{self._writer}/{number}"
         runs, steps = self._table("runs"), self._table("steps")
-        if runs.committed(self._writer) < number:
+        if runs.committed(self._writer) != number:  # a later one is refused
             self._take(runs, batch, number, label)
         changed = _changed_by(label, runs.read(spark), RUNS, spark)
         steps.rewrite(

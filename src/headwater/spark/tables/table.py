@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.errors import BadOption, TableChanged, TableSchemaRefused
+from headwater.errors import BadOption, TableAhead, TableChanged, TableSchemaRefused
 from headwater.spark.packing import BUCKET
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.files import file_system, folder_uri
@@ -68,6 +68,8 @@ class Table:
         self._log = table_log
         self._new_buckets = buckets
         self._keep_seconds = keep_seconds
+        self._told: dict[str, int] = {}
+        """By writer, what `committed` has said; used up by the batch that is brought upon it."""
 
     @property
     def exists(self) -> bool:
@@ -76,7 +78,8 @@ class Table:
     def committed(self, writer: str) -> int:
         """Give the last batch of a writer that is in the table; -1 if none is."""
         seen = self._log.snapshot(writer)
-        return -1 if seen is None else seen.committed
+        self._told[writer] = -1 if seen is None else seen.committed
+        return self._told[writer]
 
     def read(self, spark: SparkSession) -> DataFrame | None:
         """Read the table as it is now; None where there is none."""
@@ -92,7 +95,7 @@ class Table:
     def append(self, rows: DataFrame, *, writer: str, batch: int) -> int:
         """Add rows, and say how many; a batch that is in the table already adds none."""
         seen = self._prepared(to_arrow_schema(rows.schema, timezone="UTC"), writer)
-        if seen.committed >= batch:
+        if self._holds(seen, writer, batch):
             return 0
         write = partial(write_loose, folder=self.folder, schema=seen.schema)
         added = _collected(rows.mapInArrow(write, FILE))
@@ -120,7 +123,7 @@ class Table:
         wanted = to_arrow_schema(schema, timezone="UTC")
         for attempt in range(_ATTEMPTS):
             seen = self._prepared(wanted, writer)
-            if seen.committed >= batch:
+            if self._holds(seen, writer, batch):
                 return 0
             added, touched = self._merged(rows, merge, finish, key, seen, every_bucket=every_bucket)
             removed = [file for file in seen.files if file.bucket in touched]
@@ -172,6 +175,18 @@ class Table:
         found = _collected(placed.mapInArrow(merging, FILE))
         touched = {file.bucket for file in found if file.path == "" and file.bucket is not None}
         return [file for file in found if file.path], touched
+
+    def _holds(self, seen: Snapshot, writer: str, batch: int) -> bool:
+        """Tell whether a batch is in the table already; raises `TableAhead` where it can't be.
+
+        A query replays its last batch alone. An earlier number is of an older checkpoint: what it
+        stands for there was never written. Only who has just been told that the batch is not there
+        has been overtaken, by another process that goes by the same name.
+        """
+        told = self._told.pop(writer, seen.committed)
+        if told > batch:
+            raise TableAhead(self.folder, told, batch)
+        return seen.committed >= batch
 
     def _prepared(self, wanted: pa.Schema, writer: str) -> Snapshot:
         """Make the table, or add the columns that it lacks, and look at it."""
