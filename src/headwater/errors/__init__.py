@@ -45,7 +45,8 @@
     │   ├── ArchiveError           an archive can't do what it was asked to
     │   │   ├── NotAnArchive       there is no archive in the folder
     │   │   ├── ArchiveDamaged     files of it are missing, or hold something else
-    │   │   └── ArchiveGap         messages are missing between what it holds
+    │   │   ├── ArchiveGap         messages are missing between what it holds
+    │   │   └── ArchiveOvertaken   another query has archived the same meanwhile
     │   ├── RestoreRefused         streams could not be restored
     │   ├── SnapshotRefused        a snapshot of a stream can't be made
     │   └── PipelineError          a pipeline can't run, or has failed
@@ -134,6 +135,7 @@ from headwater.errors.spark import (
     ArchiveDamaged,
     ArchiveError,
     ArchiveGap,
+    ArchiveOvertaken,
     BadOption,
     BadPipeline,
     BadRow,
@@ -180,6 +182,7 @@ __all__ = [
     "ArchiveDamaged",
     "ArchiveError",
     "ArchiveGap",
+    "ArchiveOvertaken",
     "BadData",
     "BadOption",
     "BadPipeline",

@@ -215,6 +215,19 @@ class ArchiveGap(ArchiveError):
         self.reached = reached
 
 
+class ArchiveOvertaken(ArchiveError):
+    """Another query has archived meanwhile what this one was about to add."""
+
+    def __init__(self, stream: str, reached: str) -> None:
+        super().__init__(
+            f"Another query has archived '{stream}' up to offset {reached} meanwhile. Nothing is "
+            "missing, and nothing of this batch was added: have one query archive a stream at a "
+            "time, and start this one again to go on behind that offset."
+        )
+        self.stream = stream
+        self.reached = reached
+
+
 class RestoreRefused(SparkError):
     """Streams could not be restored."""
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import ArchiveDamaged, ArchiveGap
+from headwater.errors import ArchiveDamaged, ArchiveGap, ArchiveOvertaken
 from headwater.spark.archives.contents import (
     ArchivedFile,
     Contents,
@@ -35,11 +35,18 @@ def test_files_that_follow_each_other_are_one_incarnation() -> None:
     assert contents.reached("other") == ""
 
 
-@pytest.mark.parametrize("start", [0, 8, 10])
-def test_a_file_that_leaves_a_gap_or_overlaps_is_refused(start: int) -> None:
+def test_a_file_that_leaves_a_gap_is_refused() -> None:
     contents = Contents()
     contents.take(Entry(added=[file(0, 9)]))
     with pytest.raises(ArchiveGap, match="what lies between is missing"):
+        contents.take(Entry(added=[file(10, 30)]))
+
+
+@pytest.mark.parametrize("start", [0, 8])
+def test_a_file_of_what_is_archived_is_refused_and_nothing_is_called_missing(start: int) -> None:
+    contents = Contents()
+    contents.take(Entry(added=[file(0, 9)]))
+    with pytest.raises(ArchiveOvertaken, match=f"up to offset {offset(1, 9)} meanwhile"):
         contents.take(Entry(added=[file(start, 30)]))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import ArchiveDamaged, ArchiveGap, NotAnArchive
+from headwater.errors import ArchiveDamaged, ArchiveOvertaken, NotAnArchive
 from headwater.spark.archives import ArchivedFile, Entry, commit, load
 from headwater.spark.archives.log import ENTRIES_PER_SUMMARY, load_or_begin
 
@@ -51,10 +51,26 @@ def test_writers_of_different_streams_both_get_through(tmp_path: Path) -> None:
     assert {name: len(each[0].files) for name, each in streams.items()} == dict.fromkeys("abc", 30)
 
 
+@pytest.mark.parametrize("more", [1, ENTRIES_PER_SUMMARY, 4 * ENTRIES_PER_SUMMARY])
+def test_an_entry_is_kept_however_many_others_have_written_meanwhile(
+    tmp_path: Path, more: int
+) -> None:
+    contents = load_or_begin(tmp_path)
+    for number in range(50):
+        contents = commit(tmp_path, contents, Entry(added=[file("s", number)]))
+    late = load(tmp_path)
+    for number in range(50, 50 + more):
+        contents = commit(tmp_path, contents, Entry(added=[file("s", number)]))
+    after = commit(tmp_path, late, Entry(added=[file("late", 0)]))
+    assert after == load(tmp_path)
+    assert after.reached("late") == file("late", 0).last
+    assert len(list(after.files())) == 50 + more + 1
+
+
 def test_a_writer_that_was_overtaken_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     late = load_or_begin(tmp_path)
     commit(tmp_path, load(tmp_path), Entry(added=[file("s", 0)]))
-    with pytest.raises(ArchiveGap):
+    with pytest.raises(ArchiveOvertaken):
         commit(tmp_path, late, Entry(added=[file("s", 0)]))
     assert len(list(load(tmp_path).files())) == 1
 

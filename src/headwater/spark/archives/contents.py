@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headwater.errors import ArchiveDamaged, ArchiveGap
+from headwater.errors import ArchiveDamaged, ArchiveGap, ArchiveOvertaken
 from headwater.spark.ranges import byte_of, epoch_of
 
 _NAME_BYTES: Final = 200
@@ -91,7 +91,10 @@ class Contents(Struct):
         return known[-1].reached if known else ""
 
     def take(self, entry: Entry) -> None:
-        """Apply an entry; where it does not fit, `ArchiveGap` is raised, and this is unusable."""
+        """Apply an entry; where it does not fit, an error is raised, and this is unusable.
+
+        `ArchiveGap` where something is missing before it, `ArchiveOvertaken` where it is here.
+        """
         self.archive = entry.archive or self.archive
         for file in entry.added:
             self._add(file)
@@ -125,6 +128,8 @@ class Contents(Struct):
             known.append(Incarnation(file.content_type, file.last))
         else:
             last = known[-1]
+            if file.start < byte_of(last.reached):
+                raise ArchiveOvertaken(file.stream, last.reached)
             if file.start != byte_of(last.reached) or last.closed:
                 raise ArchiveGap(
                     file.stream,

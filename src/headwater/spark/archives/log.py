@@ -61,8 +61,12 @@ def commit(folder: Path, contents: Contents, entry: Entry) -> Contents:
     while True:
         contents.take(entry)
         number = contents.entries - 1
-        if _write_new(folder / _LOG / f"{number:020d}.json", data):
-            break
+        file = folder / _LOG / f"{number:020d}.json"
+        if _write_new(file, data):
+            if not _is_summed_up(folder, number):
+                break
+            # The number was given, and its entry deleted since: nobody would ever read ours.
+            file.unlink(missing_ok=True)
         # Somebody else has added this entry's number: what it holds may leave no place for ours.
         contents = load(folder)
         if contents.archive and entry.archive:
@@ -127,6 +131,12 @@ def _summarise(folder: Path, contents: Contents, number: int) -> None:
         for entry in sorted((folder / _LOG).glob("*.json")):
             if entry.name[:20] <= old[-1].name[:20] and not entry.name.endswith(_SUMMARY):
                 entry.unlink(missing_ok=True)
+
+
+def _is_summed_up(folder: Path, number: int) -> bool:
+    """Tell whether an entry may have been deleted: two summaries hold it, and neither goes."""
+    summaries = sorted((folder / _LOG).glob(f"*{_SUMMARY}"))
+    return len(summaries) > 1 and int(summaries[-2].name[:20]) >= number
 
 
 def _write_new(file: Path, data: bytes) -> bool:
