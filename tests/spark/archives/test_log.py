@@ -1,13 +1,20 @@
 """The log of an archive: whole entries only, whoever writes them."""
 
+import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from headwater.errors import ArchiveDamaged, ArchiveOvertaken, NotAnArchive
 from headwater.spark.archives import ArchivedFile, Entry, commit, load
-from headwater.spark.archives.log import ENTRIES_PER_SUMMARY, load_or_begin
+from headwater.spark.archives.log import (
+    ENTRIES_PER_SUMMARY,
+    LEFT_OVER_SECONDS,
+    load_or_begin,
+    sweep,
+)
 
 
 def file(stream: str, number: int) -> ArchivedFile:
@@ -83,3 +90,34 @@ def test_a_draft_that_was_left_is_ignored_and_a_damaged_entry_is_told(tmp_path: 
     (tmp_path / "_log" / f"{1:020d}.json").write_bytes(b'{"added": [')
     with pytest.raises(ArchiveDamaged, match="can't be used"):
         load(tmp_path)
+
+
+def test_files_that_were_merged_stay_for_a_day_from_then_on(tmp_path: Path) -> None:
+    contents = load_or_begin(tmp_path)
+    parts = [file("s", number) for number in range(2)]
+    whole = ArchivedFile("s", "text/plain", "streams/s/whole", 0, parts[-1].last, 2, 2)
+    (tmp_path / "streams" / "s").mkdir()
+    long_ago = time.time() - 3 * LEFT_OVER_SECONDS
+    for each in (*parts, whole):
+        (tmp_path / each.name).write_bytes(b"x")
+        os.utime(tmp_path / each.name, (long_ago, long_ago))
+    contents = commit(tmp_path, contents, Entry(added=parts))
+    contents = commit(tmp_path, contents, Entry(merged=[([each.name for each in parts], whole)]))
+    assert sweep(tmp_path, contents) == 0
+    for each in parts:
+        assert (tmp_path / each.name).exists()  # a reader may be about to open it
+        a_day_ago = time.time() - LEFT_OVER_SECONDS - 1
+        os.utime(tmp_path / each.name, (a_day_ago, a_day_ago))
+    assert sweep(tmp_path, contents) == 2
+    assert (tmp_path / whole.name).exists()
+
+
+def test_a_draft_that_vanishes_does_not_stop_the_sweeping(tmp_path: Path) -> None:
+    contents = load_or_begin(tmp_path)
+    folder = tmp_path / "streams" / "s"
+    folder.mkdir()
+    for number in range(3):  # listed, and not there when they are looked at
+        (folder / f".{number}").symlink_to(folder / "gone")
+    (folder / "old").write_bytes(b"x")
+    assert sweep(tmp_path, contents, age=-1) == 1
+    assert not (folder / "old").exists()

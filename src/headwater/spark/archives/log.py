@@ -5,11 +5,12 @@
     streams/<path>/<range>-<random>.parquet     messages
 
 A file that no entry names is no part of the archive: a task has failed, or is not done yet. Such
-files are removed when they are a day old, as are those that were merged.
+files are removed when they are a day old, and those that were merged a day after they were.
 """
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 from uuid import uuid4
@@ -58,6 +59,12 @@ def commit(folder: Path, contents: Contents, entry: Entry) -> Contents:
     Durable when it returns. Where it raises, or the process ends, the archive is as it was.
     """
     data = msgspec.json.encode(entry)
+    # From now on they are old files, which readers may be at. After the entry would be too late: a
+    # writer that is killed in between would leave them as old as their messages are.
+    for names, _ in entry.merged:
+        for name in names:
+            with suppress(FileNotFoundError, PermissionError):  # executors may be another user
+                os.utime(folder / name)
     while True:
         contents.take(entry)
         number = contents.entries - 1
@@ -85,9 +92,10 @@ def sweep(folder: Path, contents: Contents, age: float = LEFT_OVER_SECONDS) -> i
     for file in (folder / STREAMS).glob("*/*"):
         if file.relative_to(folder).as_posix() in named:
             continue
-        if file.stat().st_mtime < before:
-            file.unlink(missing_ok=True)
-            removed += 1
+        with suppress(FileNotFoundError):  # a draft has got its name meanwhile
+            if file.stat().st_mtime < before:
+                file.unlink()
+                removed += 1
     return removed
 
 
