@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import ArchiveDamaged, ArchiveOvertaken, NotAnArchive
+from headwater.errors import ArchiveDamaged, ArchiveOvertaken, BadOption, NotAnArchive
 from headwater.spark.archives import ArchivedFile, Entry, commit, load
 from headwater.spark.archives.log import (
     ENTRIES_PER_SUMMARY,
     LEFT_OVER_SECONDS,
+    archive_folder,
     load_or_begin,
     sweep,
 )
@@ -20,6 +21,18 @@ from headwater.spark.archives.log import (
 def file(stream: str, number: int) -> ArchivedFile:
     last = f"{1:016d}_{number + 1:016d}"
     return ArchivedFile(stream, "text/plain", f"streams/{stream}/{number}", number, last, 1, 1)
+
+
+def test_a_folder_is_a_path_or_a_url_of_one() -> None:
+    assert archive_folder("kept/a") == Path.cwd() / "kept" / "a"
+    assert archive_folder("/kept/a b%20") == archive_folder("file:///kept/a b%20")
+    assert archive_folder("file:///kept/a") == Path("/kept/a")
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/a", "hdfs://host/a", "file://host/a", "file://"])
+def test_what_is_no_folder_of_every_machine_is_refused(folder: str) -> None:
+    with pytest.raises(BadOption, match="is no folder of this machine"):
+        archive_folder(folder)
 
 
 def test_an_archive_is_begun_once_and_keeps_its_name(tmp_path: Path) -> None:

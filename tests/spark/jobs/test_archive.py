@@ -184,6 +184,16 @@ def test_options_that_would_change_messages_are_refused(kept: Archive) -> None:
         kept.run(nonsense="1")
 
 
+def test_object_storage_is_refused_by_all_who_use_an_archive(kept: Archive) -> None:
+    folder = "s3://bucket/archive"
+    with pytest.raises(BadOption, match="no folder of this machine"):
+        archive(kept.spark, kept.source, folder=folder, checkpoint=str(kept.checkpoint))
+    with pytest.raises(BadOption, match="no folder of this machine"):
+        archived(kept.spark, folder)
+    with pytest.raises(BadOption, match="no folder of this machine"):
+        restore(kept.spark, folder=folder, url=kept.source["url"])
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),

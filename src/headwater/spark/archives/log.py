@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
-from headwater.errors import ArchiveDamaged, NotAnArchive
+from headwater.errors import ArchiveDamaged, BadOption, NotAnArchive
 from headwater.spark.archives.contents import Contents, Entry
 
 T = TypeVar("T")
@@ -30,6 +30,21 @@ STREAMS: Final = "streams"
 _SUMMARY: Final = ".contents.json"
 _ENTRIES: Final = msgspec.json.Decoder(Entry)
 _CONTENTS: Final = msgspec.json.Decoder(Contents)
+
+
+def archive_folder(folder: str) -> Path:
+    """Find the folder of an archive, as it is called on every machine; a URL of another is refused.
+
+    An entry is taken once because a hard link is made once: object storage has none.
+    """
+    path = folder.removeprefix("file://")
+    if "://" in path or (path != folder and not path.startswith("/")):
+        raise BadOption(
+            "folder",
+            f"'{folder}' is no folder of this machine. An archive lies in one that the driver and "
+            "all executors have mounted: give its path",
+        )
+    return Path(path).absolute()  # tasks run in another folder
 
 
 def load(folder: Path) -> Contents:

@@ -21,7 +21,7 @@ from headwater.client import Client, listings
 from headwater.errors import BadOption, OffsetGone, StreamGone, StreamLost, StreamNotFound
 from headwater.spark.archives.contents import ArchivedFile, Contents, Entry, Seen, mergeable
 from headwater.spark.archives.files import FileWriter, merge, runs, start_of
-from headwater.spark.archives.log import commit, load, load_or_begin
+from headwater.spark.archives.log import archive_folder, commit, load, load_or_begin
 from headwater.spark.options import Server, SourceOptions, source_options
 from headwater.spark.ranges import byte_of, epoch_of
 from headwater.spark.tables.files import folder_uri
@@ -47,7 +47,7 @@ def archive(
 ) -> StreamingQuery:
     """Copy streams to an archive in a folder that driver and executors share."""
     chosen = _checked(source)
-    folder = str(Path(folder).absolute())  # tasks run in another folder
+    folder = str(archive_folder(folder))
     look = partial(_look, folder=folder, source=chosen)
     spark.range(0, 1, 1, 1).mapInArrow(look, "streams long").collect()
     rows = spark.readStream.format("headwater").options(**chosen).load()
@@ -58,7 +58,7 @@ def archive(
 
 def archived(spark: SparkSession, folder: str, stream: str | None = None) -> DataFrame:
     """Read an archive as a table of `stream`, `offset` and `value`: all of it, or one stream."""
-    names = partial(_names, folder=str(Path(folder).absolute()), stream=stream)
+    names = partial(_names, folder=str(archive_folder(folder)), stream=stream)
     found = spark.range(0, 1, 1, 1).mapInArrow(names, "name string").collect()
     reader = spark.read.schema(COLUMNS)
     return (

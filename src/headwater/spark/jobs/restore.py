@@ -28,7 +28,7 @@ from headwater.errors import (
 from headwater.protocol.globs import matches
 from headwater.spark.archives.contents import ArchivedFile, Contents, Incarnation
 from headwater.spark.archives.files import check, row_groups
-from headwater.spark.archives.log import load
+from headwater.spark.archives.log import archive_folder, load
 from headwater.spark.options import Server
 from headwater.spark.placing import CHUNK_BYTES, Placed, place
 from headwater.spark.ranges import byte_of
@@ -116,7 +116,7 @@ def restore(
     """
     if not url.lower().startswith(("http://", "https://")):
         raise BadOption("url", "set it to the server's URL, such as http://127.0.0.1:4437")
-    kept = Path(folder).absolute()  # tasks run in another folder
+    kept = archive_folder(folder)
     choose = partial(
         _choose,
         folder=kept,
