@@ -6,12 +6,11 @@ started from, whatever was written since.
 
 import re
 from typing import Any, Final, Generic, TypeVar
-from uuid import uuid4
 
 import msgspec
 from pyarrow import fs
 
-from headwater.spark.tables.files import file_system
+from headwater.spark.tables.files import file_system, make_folder, write_document
 
 T = TypeVar("T")
 
@@ -39,11 +38,8 @@ class Notes(Generic[T]):
     def write(self, batch: int, document: T) -> None:
         """Write what holds before a batch; a reader sees all of it or nothing."""
         system, root = file_system(self._folder)
-        system.create_dir(root, recursive=True)
-        staged = f"{root}/.{uuid4().hex}"
-        with system.open_output_stream(staged) as file:
-            file.write(msgspec.json.encode(document))
-        system.move(staged, _path(root, batch))
+        make_folder(system, root)
+        write_document(system, _path(root, batch), msgspec.json.encode(document))
         for number in sorted(_numbers(system, root))[:-_KEPT]:
             system.delete_file(_path(root, number))
 

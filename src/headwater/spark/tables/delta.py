@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,9 +14,16 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from headwater.errors import TableChanged
 from headwater.spark.packing import BUCKET
-from headwater.spark.tables.files import folder_uri
+from headwater.spark.tables.files import (
+    file_system,
+    folder_uri,
+    local_path,
+    make_durable,
+    make_folder,
+)
 from headwater.spark.tables.log import DataFile, Log, Snapshot
 
+_LOG: Final = "_delta_log"
 _BUCKETS: Final = "headwater.buckets"
 _SETTINGS: Final = {
     # Commits come several times a second: without checkpoints each would read them all.
@@ -36,6 +43,9 @@ class DeltaLog(Log):
         """The table as it was last looked at: loading it reads its log."""
 
     def create(self, schema: pa.Schema, buckets: int) -> None:
+        system, root = file_system(self._folder)
+        if local_path(system, root) is not None:
+            make_folder(system, f"{root}/{_LOG}")
         DeltaTable.create(
             self._folder,
             Schema.from_arrow(schema.append(pa.field(BUCKET, pa.int32()))),
@@ -44,6 +54,7 @@ class DeltaLog(Log):
             configuration={_BUCKETS: str(buckets), **_SETTINGS},
             raise_if_key_not_exists=False,
         )
+        self._make_durable(0)
 
     def snapshot(self, writer: str = "") -> Snapshot | None:
         try:
@@ -74,6 +85,7 @@ class DeltaLog(Log):
         added = Schema.from_arrow(pa.schema([field.with_nullable(True) for field in fields]))
         columns: list[DeltaField] = list(added.fields)
         table.alter.add_columns(columns)
+        self._make_durable(table.version())
 
     def commit(
         self,
@@ -103,14 +115,40 @@ class DeltaLog(Log):
             )
         except CommitFailedError as error:
             raise TableChanged(self._folder) from error
+        self._make_durable(seen.version + 1)
 
     def tidy(self, keep_seconds: float) -> None:
         table = DeltaTable(self._folder)
         if _loose_files(table) >= _SMALL_FILES:
+            version, before = table.version(), _paths(table)
             table.optimize.compact(partition_filters=[(BUCKET, "=", "")])
+            self._make_durable(version + 1, _paths(table) - before)
         # Every file of a table is named in its log: listing the folder is not needed.
         hours = max(1, round(keep_seconds / timedelta(hours=1).total_seconds()))
         table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+
+    def _make_durable(self, version: int, files: Collection[str] = ()) -> None:
+        """Have the log from a version on outlive the machine: `deltalake` does not ask for it.
+
+        Neither does it for `files` that it has written by itself.
+        """
+        system, root = file_system(self._folder)
+        folder = local_path(system, f"{root}/{_LOG}")
+        if folder is None:
+            return
+        make_durable(system, *(f"{root}/{path}" for path in files))
+        written = []
+        while (entry := folder / f"{version:020}.json").exists():
+            written.append(entry)
+            checkpoint = entry.with_suffix(".checkpoint.parquet")
+            if checkpoint.exists():
+                written += [checkpoint, folder / "_last_checkpoint"]
+            version += 1
+        make_durable(system, *map(str, written))
+
+
+def _paths(table: DeltaTable) -> set[str]:
+    return set(pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist())
 
 
 def _loose_files(table: DeltaTable) -> int:

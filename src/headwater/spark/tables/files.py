@@ -1,4 +1,7 @@
-"""Parquet files on whatever file system a folder is on: written and read by executors."""
+"""Files on whatever file system a folder is on: written and read by executors and the driver.
+
+A file that is told of outlives the machine. Object storage sees to that; a local disk is asked to.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -11,6 +14,7 @@ from pyarrow import fs
 
 from headwater.errors import TableSchemaRefused
 from headwater.spark.tables.log import DataFile
+from headwater.storage.disk.files import sync_directory, sync_file
 
 ROWS_IN_GROUP: Final = 256 * 1024
 _CLOSED: Final = "closed"
@@ -27,12 +31,49 @@ def file_system(folder: str) -> tuple[fs.FileSystem, str]:
     return found
 
 
+def local_path(system: fs.FileSystem, path: str) -> Path | None:
+    """Give the path of what is on a local disk; None elsewhere."""
+    return Path(path) if isinstance(system, fs.LocalFileSystem) else None
+
+
+def make_folder(system: fs.FileSystem, path: str) -> None:
+    """Make a folder and those above it; one that is there is left as it is."""
+    local = local_path(system, path)
+    above = [] if local is None else [local, *local.parents]
+    missing = [each for each in above if not each.exists()]
+    system.create_dir(path, recursive=True)
+    for each in missing:
+        sync_directory(each.parent)
+
+
+def make_durable(system: fs.FileSystem, *paths: str) -> None:
+    """Have files of one folder outlive the machine, with their names."""
+    files = [local for path in paths if (local := local_path(system, path)) is not None]
+    for file in files:
+        sync_file(file)
+    for folder in {file.parent for file in files}:
+        sync_directory(folder)
+
+
+def write_document(system: fs.FileSystem, path: str, data: bytes) -> None:
+    """Write a small file, of which a reader sees all or nothing, whatever ends meanwhile."""
+    staged = f"{path.rpartition('/')[0]}/.{uuid4().hex}"
+    with system.open_output_stream(staged) as file:
+        file.write(data)
+    local = local_path(system, staged)
+    if local is not None:
+        sync_file(local)  # before it has its name: half of it is never read
+    system.move(staged, path)
+    if local is not None:
+        sync_directory(local.parent)
+
+
 def write_file(folder: str, rows: pa.Table, bucket: int | None) -> DataFile:
     """Write rows as a file that no table knows of yet."""
     system, root = file_system(folder)
     part = _CLOSED if bucket is None else f"bucket-{bucket:05}"
     path = f"{part}/{uuid4().hex}.parquet"
-    system.create_dir(f"{root}/{part}", recursive=True)
+    make_folder(system, f"{root}/{part}")
     pq.write_table(
         rows,
         f"{root}/{path}",
@@ -41,6 +82,7 @@ def write_file(folder: str, rows: pa.Table, bucket: int | None) -> DataFile:
         compression_level=1,
         row_group_size=ROWS_IN_GROUP,
     )
+    make_durable(system, f"{root}/{path}")
     size = system.get_file_info(f"{root}/{path}").size
     return DataFile(path, size, rows.num_rows, bucket)
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from pyarrow import fs
 
 from headwater.errors import NewerFormat, TableChanged
-from headwater.spark.tables.files import file_system
+from headwater.spark.tables.files import file_system, make_folder, write_document
 from headwater.spark.tables.log import DataFile, Log, Snapshot
 
 _FOLDER: Final = "_headwater"
@@ -42,7 +42,7 @@ class ManifestLog(Log):
 
     def create(self, schema: pa.Schema, buckets: int) -> None:
         if self._last() is None:
-            self._system.create_dir(self._folder, recursive=True)
+            make_folder(self._system, self._folder)
             self._write(0, _Manifest(schema.serialize().to_pybytes(), buckets))
 
     def snapshot(self, writer: str = "") -> Snapshot | None:
@@ -130,11 +130,7 @@ class ManifestLog(Log):
         return manifest
 
     def _write(self, version: int, manifest: _Manifest) -> None:
-        # A document that is being written has another name: half of one is never read.
-        unfinished = f"{self._folder}/unfinished"
-        with self._system.open_output_stream(unfinished) as document:
-            document.write(msgspec.json.encode(manifest))
-        self._system.move(unfinished, self._document(version))
+        write_document(self._system, self._document(version), msgspec.json.encode(manifest))
 
 
 def _schema(manifest: _Manifest) -> pa.Schema:

@@ -1,0 +1,97 @@
+"""What a table writes to a local disk outlives the machine before anybody is told of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from headwater.spark.jobs.notes import Notes
+from headwater.spark.tables.delta import DeltaLog
+from headwater.spark.tables.files import write_file
+from headwater.spark.tables.log import DataFile, Log
+from headwater.spark.tables.manifest import ManifestLog
+from tests.spark.tables.syncing import synced
+
+SCHEMA = pa.schema([("key", pa.string())])
+FILE = DataFile("closed/a.parquet", 10, 1)
+
+
+@pytest.mark.parametrize("bucket", [None, 3])
+def test_a_file_is_synced_with_its_name_and_new_folders(tmp_path: Path, bucket: int | None) -> None:
+    folder = tmp_path / "tables" / "a"
+    with synced() as found:
+        told = write_file(str(folder), SCHEMA.empty_table(), bucket)
+    file = folder / told.path
+    assert file.stat().st_size == told.size
+    for each in (file, file.parent, folder, folder.parent, tmp_path):
+        assert each in found
+    with synced() as found:
+        told = write_file(str(folder), SCHEMA.empty_table(), bucket)
+    assert folder / told.path in found
+    assert file.parent in found
+    assert folder not in found  # it has no new name
+
+
+@pytest.mark.parametrize(("kind", "name"), [(DeltaLog, "_delta_log"), (ManifestLog, "_headwater")])
+def test_a_commit_is_synced(tmp_path: Path, kind: Callable[[str], Log], name: str) -> None:
+    folder = tmp_path / "tables" / "a"
+    log = kind(str(folder))
+
+    def newest() -> Path:
+        return max((folder / name).glob("*.json"))
+
+    with synced() as found:
+        log.create(SCHEMA, 4)
+    for each in (newest(), folder / name, folder, folder.parent, tmp_path):
+        assert each in found
+    with synced() as found:
+        log.add_columns([pa.field("more", pa.string())])
+    assert newest() in found
+    seen = log.snapshot()
+    assert seen is not None
+    with synced() as found:
+        log.commit(seen, [FILE], [], writer="query", batch=0)
+    assert newest() in found
+    assert folder / name in found
+
+
+def test_a_checkpoint_of_deltas_log_is_synced(tmp_path: Path) -> None:
+    log = DeltaLog(str(tmp_path / "a"))
+    log.create(SCHEMA, 4)
+    for batch in range(49):  # the table's creation was the first of fifty
+        seen = log.snapshot()
+        assert seen is not None
+        with synced() as found:
+            log.commit(seen, [], [], writer="query", batch=batch)
+    (checkpoint,) = (tmp_path / "a" / "_delta_log").glob("*.checkpoint.parquet")
+    assert checkpoint in found
+    assert checkpoint.with_name("_last_checkpoint") in found
+
+
+def test_what_delta_writes_by_itself_is_synced(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    log = DeltaLog(str(folder))
+    log.create(SCHEMA, 4)
+    seen = log.snapshot()
+    assert seen is not None
+    rows = pa.table({"key": ["a"]})
+    files = [write_file(str(folder), rows, None) for _ in range(100)]
+    log.commit(seen, files, [], writer="query", batch=0)
+    with synced() as found:
+        log.tidy(600)
+    seen = log.snapshot()
+    assert seen is not None
+    (compacted,) = seen.files
+    assert compacted.rows == 100
+    assert folder / compacted.path in found
+
+
+def test_notes_are_synced(tmp_path: Path) -> None:
+    notes = Notes(str(tmp_path / "checkpoint" / "notes"), dict[str, int])
+    with synced() as found:
+        notes.write(3, {"a": 1})
+    (file,) = (tmp_path / "checkpoint" / "notes").iterdir()
+    for each in (file, file.parent, file.parent.parent, tmp_path):
+        assert each in found
+    assert notes.before(3) == {"a": 1}
