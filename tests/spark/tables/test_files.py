@@ -1,5 +1,7 @@
-"""What a table writes to a local disk outlives the machine before anybody is told of it."""
+"""What a table writes outlives the machine before anybody is told of it, or goes some day."""
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from headwater.spark.jobs.notes import Notes
 from headwater.spark.tables.delta import DeltaLog
-from headwater.spark.tables.files import write_file
+from headwater.spark.tables.files import LEFT_OVER_SECONDS, write_file
 from headwater.spark.tables.log import DataFile, Log
 from headwater.spark.tables.manifest import ManifestLog
 from tests.spark.tables.syncing import synced
@@ -95,3 +97,32 @@ def test_notes_are_synced(tmp_path: Path) -> None:
     for each in (file, file.parent, file.parent.parent, tmp_path):
         assert each in found
     assert notes.before(3) == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", [DeltaLog, ManifestLog])
+def test_old_files_that_no_log_knows_are_deleted(
+    tmp_path: Path, kind: Callable[[str], Log]
+) -> None:
+    folder = tmp_path / "a"
+    rows = pa.table({"key": ["a"]})
+    log = kind(str(folder))
+    log.create(SCHEMA, 4)
+    kept, left, failed, closed = (write_file(str(folder), rows, each) for each in (1, 1, 2, None))
+    below = write_file(str(folder / "below"), rows, 1)  # of a table within this one
+    long_ago = time.time() - LEFT_OVER_SECONDS - 1
+    old = [folder / each.path for each in (kept, left, failed, closed)]
+    old.append(folder / "below" / below.path)
+    for path in old:
+        os.utime(path, (long_ago, long_ago))
+    begun = folder / write_file(str(folder), rows, 2).path
+    for batch, (added, removed) in enumerate([([kept, left], []), ([], [left])]):
+        seen = log.snapshot()
+        assert seen is not None
+        log.commit(seen, added, removed, writer="query", batch=batch)
+    log.tidy(600)
+    assert not (folder / failed.path).exists()
+    assert not (folder / closed.path).exists()
+    assert begun.exists()  # a task may have written it just now
+    assert (folder / left.path).exists()  # it has just left, and readers may be at it
+    assert (folder / kept.path).exists()
+    assert (folder / "below" / below.path).exists()

@@ -20,6 +20,7 @@ from headwater.spark.tables.files import (
     local_path,
     make_durable,
     make_folder,
+    sweep,
 )
 from headwater.spark.tables.log import DataFile, Log, Snapshot
 
@@ -123,9 +124,12 @@ class DeltaLog(Log):
             version, before = table.version(), _paths(table)
             table.optimize.compact(partition_filters=[(BUCKET, "=", "")])
             self._make_durable(version + 1, _paths(table) - before)
-        # Every file of a table is named in its log: listing the folder is not needed.
         hours = max(1, round(keep_seconds / timedelta(hours=1).total_seconds()))
         table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+        # Its own search for files that the log does not know would take those of tables below too.
+        table = DeltaTable(self._folder)
+        left = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
+        sweep(self._folder, _paths(table).union(left))
 
     def _make_durable(self, version: int, files: Collection[str] = ()) -> None:
         """Have the log from a version on outlive the machine: `deltalake` does not ask for it.

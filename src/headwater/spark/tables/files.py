@@ -3,6 +3,9 @@
 A file that is told of outlives the machine. Object storage sees to that; a local disk is asked to.
 """
 
+import time
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -17,7 +20,9 @@ from headwater.spark.tables.log import DataFile
 from headwater.storage.disk.files import sync_directory, sync_file
 
 ROWS_IN_GROUP: Final = 256 * 1024
+LEFT_OVER_SECONDS: Final = 24 * 3600
 _CLOSED: Final = "closed"
+_BUCKET: Final = "bucket-"
 
 
 def folder_uri(folder: str) -> str:
@@ -71,7 +76,7 @@ def write_document(system: fs.FileSystem, path: str, data: bytes) -> None:
 def write_file(folder: str, rows: pa.Table, bucket: int | None) -> DataFile:
     """Write rows as a file that no table knows of yet."""
     system, root = file_system(folder)
-    part = _CLOSED if bucket is None else f"bucket-{bucket:05}"
+    part = _CLOSED if bucket is None else f"{_BUCKET}{bucket:05}"
     path = f"{part}/{uuid4().hex}.parquet"
     make_folder(system, f"{root}/{part}")
     pq.write_table(
@@ -85,6 +90,25 @@ def write_file(folder: str, rows: pa.Table, bucket: int | None) -> DataFile:
     make_durable(system, f"{root}/{path}")
     size = system.get_file_info(f"{root}/{path}").size
     return DataFile(path, size, rows.num_rows, bucket)
+
+
+def sweep(folder: str, known: Collection[str]) -> None:
+    """Delete old files that a log does not know, as failed tasks leave them.
+
+    A file that is not old may be about to be committed. Only what `write_file` may have written is
+    looked at: a folder can hold other things.
+    """
+    system, root = file_system(folder)
+    before = time.time_ns() - LEFT_OVER_SECONDS * 10**9
+    for part in system.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+        is_ours = part.base_name == _CLOSED or part.base_name.startswith(_BUCKET)
+        if not is_ours or part.type != fs.FileType.Directory:
+            continue
+        for file in system.get_file_info(fs.FileSelector(part.path, allow_not_found=True)):
+            is_old = file.mtime_ns is not None and file.mtime_ns < before
+            if is_old and f"{part.base_name}/{file.base_name}" not in known:
+                with suppress(FileNotFoundError):  # someone else has tidied up
+                    system.delete_file(file.path)
 
 
 def read_files(folder: str, paths: list[str], schema: pa.Schema) -> pa.Table:

@@ -62,4 +62,7 @@ class Log(ABC):
 
     @abstractmethod
     def tidy(self, keep_seconds: float) -> None:
-        """Delete files that left the table so long ago that no reader still wants them."""
+        """Delete files that left the table so long ago that no reader still wants them.
+
+        And those that never were in it and are a day old: the tasks that wrote them have failed.
+        """

@@ -10,7 +10,7 @@ from msgspec import Struct
 from pyarrow import fs
 
 from headwater.errors import NewerFormat, TableChanged
-from headwater.spark.tables.files import file_system, make_folder, write_document
+from headwater.spark.tables.files import file_system, make_folder, sweep, write_document
 from headwater.spark.tables.log import DataFile, Log, Snapshot
 
 _FOLDER: Final = "_headwater"
@@ -104,6 +104,7 @@ class ManifestLog(Log):
             self._write(version + 1, msgspec.structs.replace(manifest, removed=left))
         for number in self._versions()[:-_KEPT]:
             _delete(self._system, self._document(number))
+        sweep(self._name, {*(file.path for file in manifest.files), *(path for _, path in left)})
 
     def _last(self) -> tuple[int, _Manifest] | None:
         versions = self._versions()
