@@ -7,16 +7,26 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 
 from headwater.spark.jobs.notes import Notes
 from headwater.spark.tables.delta import DeltaLog
-from headwater.spark.tables.files import LEFT_OVER_SECONDS, write_file
+from headwater.spark.tables.files import LEFT_OVER_SECONDS, file_system, folder_uri, write_file
 from headwater.spark.tables.log import DataFile, Log
 from headwater.spark.tables.manifest import ManifestLog
 from tests.spark.tables.syncing import synced
 
 SCHEMA = pa.schema([("key", pa.string())])
 FILE = DataFile("closed/a.parquet", 10, 1)
+
+
+def test_a_folder_has_one_name_for_all() -> None:
+    assert folder_uri("some/table") == f"file://{Path.cwd()}/some/table"
+    assert folder_uri("s3://bucket/table/") == "s3://bucket/table"
+    for name in ("/some/a b%20c", "file:///some/a b%20c"):
+        system, root = file_system(folder_uri(name))
+        assert isinstance(system, fs.LocalFileSystem)
+        assert root == "/some/a b%20c"
 
 
 @pytest.mark.parametrize("bucket", [None, 3])

@@ -232,6 +232,19 @@ def test_any_reader_of_delta_reads_the_table(spark: SparkSession, tmp_path: Path
     assert read.to_pylist() == [{"key": "a", "n": 1}]
 
 
+def test_a_path_is_of_this_machine_whatever_spark_takes_for_its_default(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    made = open_table(str(tmp_path / "a b#c"), kind)
+    made.append(rows(spark, ("a", 1)), writer="query", batch=0)
+    spark.conf.set("fs.defaultFS", "nowhere://host")
+    try:
+        assert shown(made, spark) == [("a", 1)]
+    finally:
+        spark.conf.unset("fs.defaultFS")
+    assert shown(open_table(f"file://{tmp_path}/a b#c", kind), spark) == [("a", 1)]
+
+
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="delta, parquet"):
         open_table(str(tmp_path), "csv")

@@ -39,14 +39,16 @@ class DeltaLog(Log):
     """The log below `_delta_log`."""
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder_uri(folder)
+        self._system, self._root = file_system(folder)
+        # Of a URL, `deltalake` would leave out what follows a `#`.
+        is_local = local_path(self._system, self._root) is not None
+        self._folder = self._root if is_local else folder_uri(folder)
         self._loaded: DeltaTable | None = None
         """The table as it was last looked at: loading it reads its log."""
 
     def create(self, schema: pa.Schema, buckets: int) -> None:
-        system, root = file_system(self._folder)
-        if local_path(system, root) is not None:
-            make_folder(system, f"{root}/{_LOG}")
+        if local_path(self._system, self._root) is not None:
+            make_folder(self._system, f"{self._root}/{_LOG}")
         DeltaTable.create(
             self._folder,
             Schema.from_arrow(schema.append(pa.field(BUCKET, pa.int32()))),
@@ -136,11 +138,10 @@ class DeltaLog(Log):
 
         Neither does it for `files` that it has written by itself.
         """
-        system, root = file_system(self._folder)
-        folder = local_path(system, f"{root}/{_LOG}")
+        folder = local_path(self._system, f"{self._root}/{_LOG}")
         if folder is None:
             return
-        make_durable(system, *(f"{root}/{path}" for path in files))
+        make_durable(self._system, *(f"{self._root}/{path}" for path in files))
         written = []
         while (entry := folder / f"{version:020}.json").exists():
             written.append(entry)
@@ -148,7 +149,7 @@ class DeltaLog(Log):
             if checkpoint.exists():
                 written += [checkpoint, folder / "_last_checkpoint"]
             version += 1
-        make_durable(system, *map(str, written))
+        make_durable(self._system, *map(str, written))
 
 
 def _paths(table: DeltaTable) -> set[str]:

@@ -21,18 +21,25 @@ from headwater.storage.disk.files import sync_directory, sync_file
 
 ROWS_IN_GROUP: Final = 256 * 1024
 LEFT_OVER_SECONDS: Final = 24 * 3600
+_LOCAL: Final = "file://"
 _CLOSED: Final = "closed"
 _BUCKET: Final = "bucket-"
 
 
 def folder_uri(folder: str) -> str:
-    """Name a folder so that driver and executors mean the same one."""
-    return folder.rstrip("/") if "://" in folder else str(Path(folder).absolute())
+    """Name a folder so that driver, executors and Spark mean the same one.
+
+    Spark looks for a path without a scheme on its default file system: on a cluster, maybe HDFS.
+    """
+    return folder.rstrip("/") if "://" in folder else f"{_LOCAL}{Path(folder).absolute()}"
 
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
     """Find the file system of a folder, and the folder's path on it."""
-    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(folder_uri(folder))
+    uri = folder_uri(folder)
+    if uri.startswith(_LOCAL):
+        return fs.LocalFileSystem(), uri.removeprefix(_LOCAL)  # as Spark does: nothing is decoded
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
     return found
 
 
