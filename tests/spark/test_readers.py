@@ -200,3 +200,12 @@ def test_what_is_available_now_stays_that(server: ServerProcess, client: Client,
     assert end[f"{room}/a"] < client.stream(f"{room}/a").head().next_offset
     assert reader.latestOffset(end, EVERYTHING) == end
     reader.stop()
+
+
+def test_a_batch_may_name_more_streams_than_a_request_holds(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    names = [f"{room}/{number:04}" for number in range(1001)]
+    for name in names:
+        client.stream(name).create(data=b"[1]")
+    assert [row["stream"] for row in rows(server.url, json.dumps(names))] == names

@@ -26,7 +26,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         planner = Planner(self.options)
         try:
-            planner.look()
+            planner.look_once()
             planner.require_named()
             ranges = [
                 Range(path, planner.starting(path), planner.ending(path))

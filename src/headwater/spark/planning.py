@@ -46,13 +46,17 @@ class Planner:
         """Tell whether the user asked for a stream."""
         return any(matches(glob, path) for glob in self.options.streams)
 
+    def look_once(self) -> None:
+        """Fill `tails`, for whoever will not look again: however many streams were named."""
+        self.tails = dict(self._listed())
+
     def look(self, wait: float = 0.0) -> None:
         """Bring `tails` up to date, waiting for the first change where there was none."""
         changed = self.client.changes(*self.options.streams, after=self._cursor, wait=wait)
         # The cursor is older than the listing: what changes in between is told again.
         self._cursor = changed.cursor
         if changed.streams is None:
-            self.tails = dict(self._listed())
+            self.look_once()
             return
         self.tails |= {stream.path: stream.tail for stream in changed.streams}
         for path in changed.gone:
