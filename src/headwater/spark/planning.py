@@ -119,7 +119,7 @@ class Planner:
             return True
         try:
             self.client.run(calls.splits(self.options.server.url, path, offset, "now", limit=1))
-        except OffsetGone:
+        except (StreamNotFound, StreamGone, OffsetGone):
             return False
         except RequestRefused as refused:
             if refused.code in {"offset-unknown", "offset-beyond-tail"}:

@@ -235,6 +235,35 @@ def by_offset(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["offset"]))
 
 
+def test_a_snapshot_that_is_open_ends_with_its_stream(job: Job, client: Client) -> None:
+    def data(*events: Any) -> bytes:
+        return json.dumps(events).encode()
+
+    start, end = control("snapshot-start"), control("snapshot-end")
+    begun = data(start, change("order", "old", "insert", 1))
+    for name in ("a", "b"):
+        client.stream(f"{job.room}/{name}").create(data=begun)
+    # A fork has offsets of its source as well: its snapshot goes on.
+    source = client.stream(f"source-of-{job.room}")
+    source.create(data=begun)
+    source.fork(f"{job.room}/c")
+    careless = {"failOnDataLoss": "false"}
+    job.run(source=careless)
+    assert job.current() == {}
+    for name in ("a", "b"):
+        client.stream(f"{job.room}/{name}").delete()
+    new = change("order", "new", "insert", 2)
+    client.stream(f"{job.room}/a").create(data=data(new))
+    client.stream(f"{job.room}/b").create(data=data(new, end))
+    append(client, f"{job.room}/c", [new, end])
+    job.run(source=careless)
+    assert job.current() == {
+        f"{job.room}/a": {("order", "new"): 2},
+        f"{job.room}/b": {("order", "new"): 2},
+        f"{job.room}/c": {("order", "old"): 1, ("order", "new"): 2},
+    }
+
+
 def test_columns_of_the_tables(job: Job, client: Client) -> None:
     event = change("user", "a", "insert", {"n": 1}, timestamp="2025-01-15T10:30:00Z", txid="t1")
     client.stream(f"{job.room}/a").create(data=json.dumps([event]).encode())

@@ -13,14 +13,16 @@ from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from headwater.errors import BadOption, TableSchemaRefused, TableTaken
 from headwater.spark.jobs.notes import Notes
+from headwater.spark.options import source_options
 from headwater.spark.packing import BUCKET, PACKED
+from headwater.spark.planning import Planner
 from headwater.spark.tables import Table, open_table
 from headwater.spark.tables.table import BUCKETS
 from headwater.spark.transforms.changes import ASIDE, CHANGES
@@ -106,10 +108,12 @@ class Materializing:
             raise BadOption("history", "this query has gone on without: begin another one")
         for type_ in noted.types:  # before values are measured by a schema that can't be theirs
             self._compared_table(table_folder(type_), type_, batch.sparkSession, noted.writer)
+        # Asked before the batch is read: of what is gone by now, nothing can come any more.
+        opened = self._still_open(noted.opened)
         changes = batch.persist()
         try:
             survey = _surveyed(changes)
-            known = courses(noted.opened, survey.controls)
+            known = courses(opened, survey.controls)
             self._write(changes, _Step(number, noted, known, survey))
         finally:
             changes.unpersist()
@@ -168,6 +172,25 @@ class Materializing:
             every_bucket=step.clears,
             finish=merge.finish,
         )
+
+    def _still_open(self, opened: Mapping[str, str]) -> Mapping[str, str]:
+        """Forget snapshots of streams that were deleted since: a new one at the path begins anew.
+
+        Epochs alone would not tell, since a fork has those of its source as well.
+        """
+        options = source_options(self._source)
+        if not opened or options.fail_on_data_loss:  # it would have failed
+            return opened
+        planner = Planner(structs.replace(options, streams=tuple(opened)))
+        try:
+            planner.look_once()
+            return {
+                path: offset
+                for path, offset in opened.items()
+                if path in planner.tails and planner.is_of_this_incarnation(path, offset)
+            }
+        finally:
+            planner.close()
 
     def _again(self, spark: SparkSession, ranges: Mapping[str, tuple[str, str]]) -> DataFrame:
         """Read snapshots that began in earlier batches, now that they have ended.
