@@ -21,13 +21,15 @@ from headwater.spark.arrays import ABSENT, array_of, carried, field_name, values
 CORRUPT: Final = "_corrupt"
 _OUTSIDE: Final = ("stream", "offset", CORRUPT)
 
+_Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
 _SIMPLE: Final[dict[type[t.DataType], Any]] = {
     t.StringType: str,
     t.BooleanType: bool,
     t.ByteType: Annotated[int, Meta(ge=-(2**7), lt=2**7)],
     t.ShortType: Annotated[int, Meta(ge=-(2**15), lt=2**15)],
     t.IntegerType: Annotated[int, Meta(ge=-(2**31), lt=2**31)],
-    t.LongType: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)],
+    t.LongType: _Long,
     t.FloatType: float,
     t.DoubleType: float,
     t.DecimalType: Decimal,
@@ -234,14 +236,18 @@ def _is_said(texts: pa.StringArray) -> pa.BooleanArray:
 # Runs
 
 
+# Nine digits, as for the stores: a run's row holds events in their form.
+_Attempt = Annotated[int, Meta(ge=0, le=999_999_999)]
+
+
 class _RunEvent(Struct, gc=False, rename="camel"):
     run_id: str
     event_type: str
-    run_seq: int | None = None
+    run_seq: _Long | None = None
     event_id: str | None = None
     step_id: str | None = None
-    logical_attempt_id: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
-    engine_attempt_id: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    logical_attempt_id: _Attempt | None = None
+    engine_attempt_id: _Attempt | None = None
     idempotency_key: str | None = None
     emitted_at: datetime | None = None
     persisted_at: datetime | None = None

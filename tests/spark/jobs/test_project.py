@@ -1,6 +1,7 @@
 """Projecting runs on a real Spark and a real server, over crashes, replays and late events."""
 
 import asyncio
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -275,7 +276,16 @@ def test_the_lag_of_a_batch_is_measured(job: Job) -> None:
 def test_what_is_no_event_fails_or_is_put_aside(job: Job) -> None:
     job.append("a", story("a"))
     stream = job.client.stream(f"{job.room}/log/bad", content_type="application/json")
-    stream.create(data=b'[5, {"runId": "a", "eventType": "RunQueued"}]')
+    event = {"runId": "a", "eventType": "RunQueued"}
+    numbered = event | {"runSeq": 99, "emittedAt": "2026-02-11T10:00:00Z"}
+    unfit = [
+        numbered | {"runSeq": 2**63},
+        numbered | {"logicalAttemptId": "1000000000"},
+        numbered | {"engineAttemptId": "1000000000"},
+        numbered | {"emittedAt": "0001-01-01T00:00:00+14:00"},
+        numbered | {"persistedAt": "9999-12-31T23:59:59-14:00"},
+    ]
+    stream.create(data=json.dumps([5, event, *unfit]).encode())
     with pytest.raises(StreamingQueryException, match=r"log/bad"):
         job.run(publish=False)
     job.run("other", publish=False, source={"onCorrupt": "column"})
@@ -283,7 +293,12 @@ def test_what_is_no_event_fails_or_is_put_aside(job: Job) -> None:
     aside = job.table("_quarantine").to_pylist()
     assert sorted(row["reason"] for row in aside) == [
         "it can't be read",
+        "it can't be read",
+        "it can't be read",
+        "it can't be read",
         "it has no runSeq: only what a store has taken has one",
+        "its emittedAt is not of the years 1 to 9999",
+        "its persistedAt is not of the years 1 to 9999",
     ]
     assert {row["stream"] for row in aside} == {f"{job.room}/log/bad"}
     assert any('"event_type":"RunQueued"' in row["message"] for row in aside)

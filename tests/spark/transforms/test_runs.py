@@ -154,6 +154,30 @@ def test_a_gap_is_waited_for_as_long_as_the_grace_says() -> None:
     assert snapshots(tables.runs, tables.steps) == {"run-001": wanted}
 
 
+def test_what_no_column_has_room_for_is_null_and_goes_on_as_it_was_written() -> None:
+    began, ended = "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"
+    artifact = {"uri": "u", "kind": "k", "sizeBytes": 2**63, "expiresAt": ended}
+    log = as_stored(
+        [
+            started(),
+            event("StepStarted", {"startedAt": began}, step="a"),
+            event("StepCompleted", {"completedAt": ended, "artifactRefs": [artifact]}, step="a"),
+            event("RunCompleted", {"completedAt": ended}),
+            event("Unknown"),
+        ]
+    )
+    tables = Tables()
+    tables.take(log[:4])
+    tables.take(log[4:])
+    run, (step,) = tables.row(), tables.steps.to_pylist()
+    nothing = {"uri": "u", "kind": "k", "sha256": None, "size_bytes": None, "expires_at": None}
+    assert (run["status"], run["last_event_seq"], run["completed_at"]) == ("COMPLETED", 5, None)
+    assert (step["status"], step["started_at"], step["completed_at"]) == ("SUCCESS", None, None)
+    assert run["artifacts"] == step["artifacts"] == [nothing]
+    told = tables.state.get("run", "run-001")["artifacts"]
+    assert [each["sizeBytes"] for each in told] == [2**63]
+
+
 def test_only_what_has_changed_is_told() -> None:
     tables = Tables()
     tables.take(LOG[:3])

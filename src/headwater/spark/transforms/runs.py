@@ -47,6 +47,11 @@ EVENT_COLUMNS: Final = (
 """What of mode `runs` the projection needs: the place of an event, and what the reducer reads."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES: Final = tuple(
+    (end - _EPOCH) // timedelta(microseconds=1)
+    for end in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+)
+"""The first and the last moment that has a date, in microseconds."""
 
 FOR_GOOD: Final = timedelta.max
 """A grace that no gap outlives."""
@@ -246,8 +251,8 @@ def _run_row(run: Projected, batch: str, first_batch: str, now: datetime) -> dic
         "last_event_seq": snapshot.last_event_seq,
         "contiguous_seq": run.checkpoint.contiguous_seq,
         "health": "STALE" if run.checkpoint.stale else "LIVE",
-        "started_at": snapshot.started_at,
-        "completed_at": snapshot.completed_at,
+        "started_at": _fitting(snapshot.started_at),
+        "completed_at": _fitting(snapshot.completed_at),
         "total_duration_ms": snapshot.total_duration_ms,
         "step_count": len(snapshot.steps),
         "failed_steps": snapshot.failed_steps,
@@ -268,7 +273,21 @@ def _fields(value: Any) -> Any:
     """Give the fields of values by their names here, which are those of the columns."""
     if isinstance(value, tuple):
         return [_fields(one) for one in value]
-    return None if value is None else msgspec.structs.asdict(value)
+    if value is None:
+        return None
+    return {name: _fitting(each) for name, each in msgspec.structs.asdict(value).items()}
+
+
+def _fitting(value: Any) -> Any:
+    """Give null for what no column has room for; the projection goes on with what was written."""
+    if isinstance(value, datetime):
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:  # it has a date only where it was written
+            return None
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None
+    return value
 
 
 def steps_of(runs: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -294,8 +313,8 @@ def _step_row(
         "status": str(step.status),
         "logical_attempt_id": step.logical_attempt_id,
         "engine_attempt_id": step.engine_attempt_id,
-        "started_at": step.started_at,
-        "completed_at": step.completed_at,
+        "started_at": _fitting(step.started_at),
+        "completed_at": _fitting(step.completed_at),
         "artifacts": _fields(step.artifacts),
         "error": _fields(step.error),
         "skipped": _fields(step.skipped),
@@ -338,7 +357,13 @@ def complaint() -> Column:
         .when(f.col("run_seq").isNull(), "it has no runSeq: only what a store has taken has one")
         .when(f.col("run_seq") < 1, "its runSeq is below 1")
         .when(f.col("emitted_at").isNull(), "it has no emittedAt")
+        .when(~_has_date("emitted_at"), "its emittedAt is not of the years 1 to 9999")
+        .when(~_has_date("persisted_at"), "its persistedAt is not of the years 1 to 9999")
     )
+
+
+def _has_date(name: str) -> Column:
+    return f.unix_micros(name).between(*_TIMES)
 
 
 def checked(events: DataFrame) -> DataFrame:
