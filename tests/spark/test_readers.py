@@ -158,6 +158,33 @@ def test_streams_appear_and_vanish(server: ServerProcess, client: Client, room: 
     careless.stop()
 
 
+def test_a_stream_that_vanishes_while_it_is_read_in_parts_is_lost(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    a, b = f"{room}/a", f"{room}/b"
+    data = json.dumps(["x" * 100] * 4000).encode()
+    for path in (a, b):
+        client.stream(path).create(data=data)
+    some = ReadMaxBytes(150_000)
+    careful = following(server.url, f"{room}/*")
+    careless = following(server.url, f"{room}/*", failOnDataLoss="false")
+    start = careful.latestOffset({}, some)
+    assert careless.latestOffset({}, some) == start
+    client.stream(a).delete()
+    with pytest.raises(StreamLost, match="was deleted since"):
+        careful.latestOffset(start, some)
+    careful.stop()
+    end = careless.latestOffset(start, some)
+    assert end.keys() == {b}
+    assert end[b] > start[b]
+    # So is one that is there again; the new one is read once the server has told of it.
+    client.stream(b).delete()
+    client.stream(b).create(data=data)
+    assert careless.latestOffset(end, some) == {}
+    assert careless.latestOffset({}, some).keys() == {b}
+    careless.stop()
+
+
 def test_an_idle_query_waits_on_the_server_and_is_woken(
     server: ServerProcess, client: Client, room: str
 ) -> None:

@@ -127,12 +127,19 @@ class Planner:
             raise
         return True
 
-    def first_cut(self, path: str, start: str, size: int) -> str:
-        """Find the end of about `size` bytes, at least one message, behind an offset."""
-        cut = self.client.run(
-            calls.splits(self.options.server.url, path, start, self.tails[path], size, 1)
-        )
-        return cut.offsets[-1]
+    def first_cut_or_loss(self, path: str, start: str, size: int) -> str | None:
+        """Find the end of about `size` bytes, at least one message; None where they are gone."""
+        end = self.tails[path]
+        try:
+            cut = self.client.run(calls.splits(self.options.server.url, path, start, end, size, 1))
+        except OffsetGone:
+            self.lost(path, start, "was deleted and created again")
+        except (StreamNotFound, StreamGone):
+            self.lost(path, start, "was deleted")
+        else:
+            return cut.offsets[-1]
+        del self.tails[path]  # a new stream there is a change, and will be told as one
+        return None
 
     def _listed(self) -> Iterator[tuple[str, str]]:
         for glob in self.options.streams:

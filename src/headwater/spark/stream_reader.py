@@ -110,8 +110,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shares = share(lags, limit.max_bytes, self._last_served)
         self._last_served = max(shares, default="")
         for path, size in shares.items():
-            whole = size >= lags[path]
-            end[path] = tails[path] if whole else planner.first_cut(path, behind[path], size)
+            reached: str | None = tails[path]
+            if size < lags[path]:
+                reached = planner.first_cut_or_loss(path, behind[path], size)
+            if reached is None:
+                end.pop(path, None)
+            else:
+                end[path] = reached
         return end
 
     def _begins(self, start: Offsets, tails: Offsets) -> Offsets:
