@@ -333,10 +333,15 @@ def test_what_cannot_be_projected_is_said_at_once(job: Job) -> None:
         start_project(
             job.spark, {"url": job.url, "stream": "a"}, tables="t", checkpoint="c", publish="x/*"
         )
-    with pytest.raises(BadOption, match="can't be one that is projected"):
-        start_project(
-            job.spark, {"url": job.url, "stream": "a"}, tables="t", checkpoint="c", publish="a"
-        )
+    for source in ("a/b", "x,a/*", "**"):
+        with pytest.raises(BadOption, match="can't be one that is projected"):
+            start_project(
+                job.spark,
+                {"url": job.url, "stream": source},
+                tables="t",
+                checkpoint="c",
+                publish="/a/b",
+            )
 
 
 def test_bodies_are_always_cut_in_the_same_way() -> None:

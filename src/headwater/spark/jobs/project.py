@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from headwater.client import ProducerClaim, Stream
 from headwater.errors import BadOption, BatchRefused, RequestRefused, StreamNotFound
 from headwater.protocol.content_types import JSON
+from headwater.protocol.globs import matches
 from headwater.spark.messages import CORRUPT
 from headwater.spark.options import is_glob, source_options
 from headwater.spark.queries import query_id
@@ -84,7 +85,7 @@ def _checked(
         raise BadOption("grace_seconds", "it is a number of seconds from 0, or None to wait on")
     chosen = {**source, "mode": "runs"}
     options = source_options(chosen)  # what is wrong with it is said now
-    if publish is not None and publish.strip("/") in options.streams:
+    if publish is not None and any(matches(each, publish.strip("/")) for each in options.streams):
         raise BadOption("publish", "the stream of snapshots can't be one that is projected")
     return chosen
 
