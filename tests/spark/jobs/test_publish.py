@@ -1,5 +1,6 @@
 """Publishing tables as change events, on a real Spark and a real server."""
 
+import json
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -146,6 +147,28 @@ def test_controls_and_other_types_are_honoured(target: Target) -> None:
         target.publish(target.table((1, "a")))
 
 
+def test_what_is_no_event_to_other_readers_is_none_here(target: Target) -> None:
+    wrong = {"type": "row", "key": "2", "value": {"id": 2, "name": "x"}}
+    right = wrong | {"value": {"id": 2, "name": "b"}, "headers": {"operation": "insert"}}
+    events = [
+        right,
+        {"headers": {"control": "reset", "offset": ""}},
+        wrong | {"headers": {"operation": "update", "txid": ""}},
+        wrong | {"headers": {"operation": "update", "timestamp": "yesterday"}},
+        wrong | {"headers": {"operation": "update", "control": "reset"}},
+    ]
+    target.stream.create(data=json.dumps(events).encode())
+    done = target.publish(target.table((1, "a"), (2, "b")))
+    assert (done.inserts, done.updates, done.deletes) == (1, 0, 0)
+    state = MaterializedState()
+    for batch in target.stream.read():
+        state.apply_json(batch.data)
+    assert dict(state.get_type("row")) == {
+        "1": {"id": 1, "name": "a"},
+        "2": {"id": 2, "name": "b"},
+    }
+
+
 def test_a_stream_that_is_made_anew_is_published_to_from_the_start(target: Target) -> None:
     rows = target.table((1, "a"))
     target.publish(rows)
@@ -219,6 +242,10 @@ def test_what_cannot_be_published_to_is_said(target: Target, client: Client, roo
         target.publish(rows, type="")
     target.stream.create(closed=True)
     with pytest.raises(BatchRefused, match="takes no more appends"):
+        target.publish(rows)
+    target.stream.delete()
+    target.stream.create("text/plain", data=b"none")
+    with pytest.raises(BatchRefused, match="holds text/plain"):
         target.publish(rows)
 
 

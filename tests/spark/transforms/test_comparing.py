@@ -148,22 +148,32 @@ def counts(row: dict[str, Any], part: Part) -> bool:
 
 
 def test_only_what_counts_is_taken_from_a_stream(spark: SparkSession) -> None:
-    schema = "offset string, type string, key string, value string, operation string"
+    def told(operation: str, kind: str, key: str, value: str = "", **headers: str) -> str:
+        wire = {"type": kind, "key": key, "headers": {"operation": operation, **headers}}
+        return json.dumps(wire | ({"value": value} if value else {}))
+
     rows = [
-        ("1", "row", "before", "1", "insert"),
-        ("3", "row", "inside", "2", "insert"),
-        ("5", "row", "after", "3", "upsert"),
-        ("6", "other", "after", "4", "insert"),
-        ("7", "row", "inside", None, "delete"),
-        ("8", "row", "broken", None, "insert"),
-        ("9", "row", "strange", "5", "explode"),
-        ("99", None, None, None, None),
+        ("1", told("insert", "row", "before", "1")),
+        ("3", told("insert", "row", "inside", "2")),
+        ("5", told("upsert", "row", "after", "3")),
+        ("6", told("insert", "other", "after", "4")),
+        ("7", told("delete", "row", "inside")),
+        # What is no event by the rules of the state:
+        ("80", told("insert", "row", "broken")),
+        ("81", told("explode", "row", "strange", "5")),
+        ("82", told("insert", "row", "broken", "6", txid="")),
+        ("83", told("insert", "row", "broken", "7", timestamp="yesterday")),
+        ("84", told("insert", "row", "broken", "8", control="reset")),
+        ("85", "9"),
+        ("99", '{"headers": {"control": "reset"}}'),
     ]
     part = course_of([("2", "snapshot-start"), ("4", "snapshot-end")]).part
-    found = changes_within(spark.createDataFrame(rows, schema), "row", part).collect()
-    assert {tuple(row) for row in found} == {
-        ("after", "3", "5"),
-        ("inside", "2", "3"),
+    messages = spark.createDataFrame(
+        [(offset, text.encode()) for offset, text in rows], "offset string, value binary"
+    )
+    assert {tuple(row) for row in changes_within(messages, "row", part).collect()} == {
+        ("after", '"3"', "5"),
+        ("inside", '"2"', "3"),
         ("inside", None, "7"),
     }
 

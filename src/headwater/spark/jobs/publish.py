@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from headwater.client import START, ProducerClaim, Stream
+from headwater.client.values import holds_json
 from headwater.errors import (
     BadOption,
     BadRow,
@@ -42,6 +43,7 @@ from headwater.spark.transforms.comparing import (
     merge_state,
 )
 from headwater.spark.transforms.controls import course_of
+from headwater.spark.transforms.raw_events import CONTROLS, controls_of
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -104,7 +106,7 @@ def _source(url: str, stream: str, options: Mapping[str, str]) -> dict[str, str]
     path = stream.strip("/")
     if is_glob(path) or "," in path or path.startswith("["):
         raise BadOption("stream", "changes are published to one stream: name it")
-    source = {**options, "url": url, "stream": path, "mode": "state", "onCorrupt": "column"}
+    source = {**options, "url": url, "stream": path, "mode": "raw", "valueType": "binary"}
     source_options(source)  # what is wrong with it is said now
     return source
 
@@ -138,7 +140,7 @@ class _Publishing:
         with self._server.client() as client:
             stream = client.stream(self._path, content_type=JSON)
             for _ in range(_ATTEMPTS):
-                tail = _tail(stream)
+                tail = _tail(stream, self._path)
                 changes = compared(self._last_state(tail), new)
                 if not deletes:
                     changes = changes.where("operation <> 'delete' OR problem IS NOT NULL")
@@ -173,7 +175,7 @@ class _Publishing:
         return open_table(f"{self._state}/{folder}", self._table_format)
 
     def _fold(self, table: Table, since: str, tail: str) -> None:
-        events = (
+        messages = (
             self._spark.read.format("headwater")
             .options(**self._source)
             .options(
@@ -182,7 +184,7 @@ class _Publishing:
             )
             .load()
         )
-        told = events.where(f.col("control").isNotNull()).select("offset", "control").collect()
+        told = messages.mapInArrow(controls_of, CONTROLS).collect()
         course = course_of((row["offset"], row["control"]) for row in told)
         cleared = course.cleared is not None
         if course.opened is not None:
@@ -192,7 +194,7 @@ class _Publishing:
                 "now would become a part of it. Publish again once it has ended.",
             )
         table.rewrite(
-            changes_within(events, self._kind, course.part),
+            changes_within(messages, self._kind, course.part),
             partial(merge_state, since=since, cleared=cleared),
             key=["key"],
             schema=STATE,
@@ -241,12 +243,15 @@ class _Publishing:
         return offset
 
 
-def _tail(stream: Stream) -> str:
+def _tail(stream: Stream, path: str) -> str:
     """Give the end of a stream, which is made if it is not there."""
     try:
-        return stream.head().offset
+        info = stream.head()
     except StreamNotFound:
         return stream.create(JSON).next_offset
+    if not holds_json(info.content_type):
+        raise BatchRefused(path, f"it holds {info.content_type}, and no events: name another.")
+    return info.offset
 
 
 def _advice(refused: RequestRefused, size: int) -> str:

@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-from msgspec import UNSET, Raw, Struct
+from msgspec import Raw, Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -32,7 +31,7 @@ from headwater.errors import (
 from headwater.spark.options import SourceOptions, is_glob, source_options
 from headwater.spark.placing import CHUNK_BYTES, place
 from headwater.spark.transforms.controls import course_of
-from headwater.state.decoding import WireEvent, decode_batch
+from headwater.spark.transforms.raw_events import CHANGES, CONTROLS, changes_of, controls_of
 from headwater.state.events import change
 from headwater.state.snapshots import Snapshot, end_event, find_snapshots, start_event
 
@@ -148,16 +147,14 @@ def _state(
     """Find the state as of an offset: where a reader goes on, and a row per entity."""
     ending = msgspec.json.encode({path: until}).decode()
     rows = spark.read.format("headwater").options(**chosen, endingOffsets=ending).load()
-    controls = rows.mapInArrow(_controls, "offset string, control string").collect()
+    controls = rows.mapInArrow(controls_of, CONTROLS).collect()
     part = course_of((row["offset"], row["control"]) for row in controls).part
     if part.until is not None:
         # A reader that began within an open snapshot would take its changes for the state's own.
         before = rows.where(f.col("offset") < part.until).agg(f.max("offset")).collect()[0][0]
         until = before or START
         rows = rows.where(f.col("offset") < part.until)
-    changes = rows.where(f.col("offset") > part.behind).mapInArrow(
-        _changes, "offset string, type string, key string, value binary"
-    )
+    changes = rows.where(f.col("offset") > part.behind).mapInArrow(changes_of, CHANGES)
     last = changes.groupBy("type", "key").agg(f.max_by("value", "offset").alias("value"))
     return until, last.where("value IS NOT NULL")
 
@@ -235,55 +232,6 @@ def _is_there(options: SourceOptions, path: str, offset: str) -> bool:
         except (OffsetGone, RequestRefused):
             return False
     return True
-
-
-def _controls(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in rows:
-        values = batch.column("value")
-        # A quick look first; a name may be written with escapes.
-        named = pc.or_(pc.match_substring(values, '"control"'), pc.match_substring(values, "\\u"))
-        some = batch.filter(named)
-        found = [
-            (offset, event.headers.control)
-            for offset, event in zip(
-                some.column("offset").to_pylist(), _events(some.column("value")), strict=True
-            )
-            if event.headers.control is not UNSET
-        ]
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([offset for offset, _ in found], pa.string()),
-                pa.array([control for _, control in found], pa.string()),
-            ],
-            ["offset", "control"],
-        )
-
-
-def _changes(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in rows:
-        events = _events(batch.column("value"))
-        kept = [at for at, event in enumerate(events) if event.headers.operation is not UNSET]
-        chosen = [events[at] for at in kept]
-        yield pa.RecordBatch.from_arrays(
-            [
-                batch.column("offset").take(pa.array(kept, pa.int64())),
-                pa.array([event.type for event in chosen], pa.string()),
-                pa.array([event.key for event in chosen], pa.string()),
-                pa.array(
-                    [
-                        None if event.headers.operation == "delete" else bytes(event.value)  # type: ignore[arg-type] # the rules saw to it
-                        for event in chosen
-                    ],
-                    pa.binary(),
-                ),
-            ],
-            ["offset", "type", "key", "value"],
-        )
-
-
-def _events(values: pa.Array) -> list[WireEvent]:
-    """Read messages by the state's own rules; what breaks one has neither operation nor control."""
-    return decode_batch(b"[" + b",\n".join(values.to_pylist()) + b"]").events
 
 
 def _put(

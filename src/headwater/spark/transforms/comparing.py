@@ -19,6 +19,8 @@ from pyspark.sql.types import StructType
 from headwater.errors import BadOption
 from headwater.spark.tables import Merged
 from headwater.spark.transforms.controls import Part
+from headwater.spark.transforms.raw_events import CHANGES as RAW_CHANGES
+from headwater.spark.transforms.raw_events import changes_of
 from headwater.state.values import decode_value
 
 STATE: Final = StructType().add("key", "string").add("value", "string").add("offset", "string")
@@ -45,16 +47,14 @@ _JSON_OPTIONS: Final = {
 # The state
 
 
-def changes_within(events: DataFrame, kind: str, part: Part) -> DataFrame:
-    """Take the changes of one type that count, from rows of mode `state`, as rows of a state."""
+def changes_within(messages: DataFrame, kind: str, part: Part) -> DataFrame:
+    """Take the changes of one type that count, from raw messages, as rows of a state."""
     counts = f.col("offset") > part.behind
     if part.until is not None:
         counts &= f.col("offset") <= part.until
-    sets = f.col("operation").isin(*_SETTING) & f.col("value").isNotNull()
-    deletes = f.col("operation") == "delete"
-    value = f.when(sets, f.col("value"))
-    return events.where((f.col("type") == kind) & (sets | deletes) & counts).select(
-        "key", value.alias("value"), "offset"
+    changes = messages.where(counts).mapInArrow(changes_of, RAW_CHANGES)
+    return changes.where(f.col("type") == kind).select(
+        "key", f.col("value").cast("string").alias("value"), "offset"
     )
 
 
