@@ -213,6 +213,21 @@ def test_a_crash_between_two_commits_leaves_nothing_out_and_nothing_twice(
     assert ("run", "c") in names
 
 
+def test_what_is_told_need_not_fit_into_the_driver(job: Job, spark: SparkSession) -> None:
+    error = {"code": "BOOM", "message": "x" * 200_000, "retryable": False}
+    failed = {"failedAt": "2026-02-11T10:00:07Z", "error": error}
+    for number in range(10):
+        run = f"run-{number}"
+        job.append(run, as_stored([started(run), event("RunFailed", failed, run=run)]))
+    limits = spark.sparkContext._jsc.sc().conf()
+    limits.set("spark.driver.maxResultSize", "1m")
+    try:
+        job.run()
+    finally:
+        limits.remove("spark.driver.maxResultSize")
+    assert [each["key"] for each in job.told()] == [f"run-{number}" for number in range(10)]
+
+
 def crash_at(job: Job, place: str) -> Callable[[], None]:
     """Make the batch fail behind a commit: what comes next can't be written."""
     if place == "steps":

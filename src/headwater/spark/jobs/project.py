@@ -6,7 +6,7 @@ it has been done for a batch, and takes its input from the tables before it; so 
 replayed after a crash goes on where it was. See docs/decisions/0040.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -24,7 +24,7 @@ from headwater.errors import BadOption, BatchRefused, RequestRefused, StreamNotF
 from headwater.protocol.content_types import JSON
 from headwater.protocol.globs import matches
 from headwater.spark.messages import CORRUPT
-from headwater.spark.options import is_glob, source_options
+from headwater.spark.options import Server, is_glob, source_options
 from headwater.spark.queries import query_id
 from headwater.spark.tables import Table, open_table
 from headwater.spark.tables.files import folder_uri
@@ -172,7 +172,7 @@ class _Projecting:
             told = changed.mapInArrow(run_messages, MESSAGES).union(
                 moved.mapInArrow(step_messages, MESSAGES)
             )
-            self._append(self._publish, told.toArrow(), number)
+            self._append(self._publish, told, number)
 
     def _table(self, name: str) -> Table:
         return open_table(f"{self._folder}/{name}", self._format)
@@ -194,17 +194,35 @@ class _Projecting:
         finally:
             batch.unpersist()
 
-    def _append(self, path: str, told: pa.Table, number: int) -> None:
+    def _append(self, path: str, told: DataFrame, number: int) -> None:
         """Append what has changed; a replay has the same bodies, and appends those that lack."""
-        messages = told.sort_by([("run_id", "ascending"), ("position", "ascending")])["value"]
-        with source_options(self._source).server.client() as client:
-            stream = client.stream(path, content_type=JSON)
-            for part, body in enumerate(bodies_of(messages.to_pylist(), _APPEND_BYTES)):
-                claim = ProducerClaim(f"project-{self._writer}", number, part)
-                try:
-                    _append_or_create(stream, body, claim)
-                except RequestRefused as refused:
-                    raise BatchRefused(path, str(refused)) from refused
+        tell = partial(
+            _tell,
+            server=source_options(self._source).server,
+            path=path,
+            producer=f"project-{self._writer}",
+            epoch=number,
+        )
+        # By one task, since a stream is written from one end to the other; its sort spills to disk,
+        # so a batch of any size has room.
+        ordered = told.repartition(1).sortWithinPartitions("run_id", "position")
+        for row in ordered.mapInArrow(tell, "refused string").collect():
+            raise BatchRefused(path, row["refused"])
+
+
+def _tell(
+    told: Iterable[pa.RecordBatch], *, server: Server, path: str, producer: str, epoch: int
+) -> Iterator[pa.RecordBatch]:
+    """Append messages, in a task; says why where they are refused."""
+    messages = (text for batch in told for text in batch.column("value").to_pylist())
+    with server.client() as client:
+        stream = client.stream(path, content_type=JSON)
+        for part, body in enumerate(bodies_of(messages, _APPEND_BYTES)):
+            try:
+                _append_or_create(stream, body, ProducerClaim(producer, epoch, part))
+            except RequestRefused as refused:
+                yield pa.RecordBatch.from_pydict({"refused": [str(refused)]})
+                return
 
 
 def set_aside(bad: DataFrame) -> DataFrame:
@@ -215,7 +233,7 @@ def set_aside(bad: DataFrame) -> DataFrame:
     return bad.select("stream", "offset", reason.alias("reason"), message.alias("message"))
 
 
-def bodies_of(messages: Sequence[str], most_bytes: int) -> Iterator[bytes]:
+def bodies_of(messages: Iterable[str], most_bytes: int) -> Iterator[bytes]:
     """Cut messages into bodies of appends: always in the same way."""
     held: list[str] = []
     size = 0
