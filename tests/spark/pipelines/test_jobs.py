@@ -74,6 +74,33 @@ def test_a_table_or_a_key_that_is_not_there_is_told(
     assert str(problem) == "error: target.key: there is no column 'id'; there are n, word"
 
 
+def test_two_publications_at_once_read_their_own_source(pipelines: Pipelines) -> None:
+    # The first reads its view `source` after the second has made one of that name.
+    (pipelines.folder / "slow.py").write_text(
+        "import time\ndef slow(rows):\n    time.sleep(3)\n    return rows\n"
+    )
+    made = []
+    for name, steps in (("slow", [{"python": "slow.py:slow"}]), ("quick", [])):
+        pipelines.feed(name, f'[{{"n":1,"word":"{name}"}}]'.encode())
+        made.append(
+            pipelines.make(
+                source={"stream": f"{pipelines.room}/in/{name}"},
+                transform=[*steps, {"sql": "SELECT n, word FROM source", "name": "last"}],
+                target={
+                    "kind": "publish",
+                    "stream": f"{pipelines.room}/{name}",
+                    "type": "row",
+                    "key": "n",
+                    "url": pipelines.url,
+                },
+            )
+        )
+    outcomes = pipelines.run(*made)
+    assert [outcome.how for outcome in outcomes] == ["done", "done"], outcomes
+    for name in ("slow", "quick"):
+        assert [each["value"]["word"] for each in pipelines.items(name)] == [name]
+
+
 def test_runs_are_projected(pipelines: Pipelines, spark: SparkSession) -> None:
     root = f"{pipelines.room}/flows"
     with BlockingRunStore(run_store(f"streams+{pipelines.url}/{root}")) as store:

@@ -2,14 +2,17 @@
 
 The rules do no I/O: `values` is what a pipeline is, `rules` what contradicts itself, `progress` how
 far it is. `file` reads it, `checking` finds what is wrong before it runs, `building` and `targets`
-make Spark's query of it, `running` runs it, `status` and `metrics` tell how it goes.
+make Spark's query of it, `sessions`, `runs` and `running` run it, `status` and `metrics` tell how
+it goes.
 """
 
 from headwater.spark.pipelines.checking import before_spark, with_spark
 from headwater.spark.pipelines.file import load, read_document, read_file
 from headwater.spark.pipelines.metrics import Meter
 from headwater.spark.pipelines.problems import Problem
-from headwater.spark.pipelines.running import Outcome, Runner, open_session, running
+from headwater.spark.pipelines.running import Runner, running
+from headwater.spark.pipelines.runs import Outcome
+from headwater.spark.pipelines.sessions import open_session
 from headwater.spark.pipelines.status import Status, status_of
 from headwater.spark.pipelines.values import Pipeline, Source, Transform
 

@@ -1,0 +1,61 @@
+"""Spark sessions for pipelines: the one that they share, and one that a job has for itself."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from headwater.errors import BadPipeline
+from headwater.spark import session
+from headwater.spark.pipelines.problems import Problem
+from headwater.spark.pipelines.values import Pipeline
+
+_QUIET: Final = {"spark.ui.showConsoleProgress": "false"}
+
+
+def open_session(
+    pipelines: Sequence[Pipeline], *, master: str | None = None, remote: str | None = None
+) -> SparkSession:
+    """Start the Spark session that pipelines ask for; flags win over files."""
+    if master is None and remote is None:
+        master = _agreed(pipelines, "master")
+        remote = _agreed(pipelines, "remote")
+    settings: dict[str, str] = {}
+    for pipeline in pipelines:
+        for name, value in pipeline.spark.items():
+            if settings.setdefault(name, value) != value:
+                what = f"is {settings[name]} in another pipeline: they share one session"
+                raise BadPipeline(pipeline.name, [Problem(f"spark.{name}", what)])
+    master = master or "local[*]"
+    chosen = {} if remote else dict(_QUIET)  # a Connect server has said that for itself
+    if remote is None and master.startswith("local"):
+        # Each partition of a shuffle is a task: more of them than cores only cost time.
+        chosen["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+    name = ", ".join(pipeline.name for pipeline in pipelines)
+    return session(f"headwater: {name}", master=master, remote=remote, settings=chosen | settings)
+
+
+@contextmanager
+def own_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """Give a job views that no other pipeline replaces, and operations that it alone interrupts."""
+    clone = getattr(spark, "cloneSession", None)
+    if clone is None:  # in this process: stopping it would stop the shared one as well
+        yield spark.newSession()
+        return
+    own: SparkSession = clone()  # through Connect: a new one would lose the settings
+    try:
+        yield own
+    finally:
+        own.stop()
+
+
+def _agreed(pipelines: Sequence[Pipeline], name: str) -> str | None:
+    chosen: dict[Any, str] = {
+        getattr(pipeline, name): pipeline.name for pipeline in pipelines if getattr(pipeline, name)
+    }
+    if len(chosen) > 1:
+        what = f"differs between pipelines that run together: {', '.join(chosen)}"
+        raise BadPipeline(", ".join(chosen.values()), [Problem(name, what)])
+    return next(iter(chosen), None)
