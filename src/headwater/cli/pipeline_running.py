@@ -199,7 +199,7 @@ def _run(
     metrics_port: int | None,
     metrics_file: Path | None,
 ) -> "list[Outcome]":
-    from headwater.spark.pipelines import Meter, open_session, running
+    from headwater.spark.pipelines import Meter, Outcome, open_session, running
     from headwater.spark.pipelines.metrics_server import serving
 
     hush_spark()
@@ -211,10 +211,15 @@ def _run(
             click.echo(f"Figures are at {url}", err=True)
         log = log_of([] if remote else pipelines)
         click.echo(f"Starting Spark, which writes to {log} …", err=True)
-        with java_writes_to(log):
-            spark = open_session(pipelines, master=master, remote=remote)
-        stack.callback(spark.stop)
-        stop.listen()
+        try:
+            with java_writes_to(log):
+                spark = open_session(pipelines, master=master, remote=remote)
+            stack.callback(spark.stop)
+            stop.listen()
+        except KeyboardInterrupt:
+            stop.number = signal.SIGINT  # from Spark's own handler, before ours is back
+        if stop.number is not None:
+            return [Outcome.of_none(pipeline.name) for pipeline in pipelines]
         is_remote = remote is not None or any(pipeline.remote for pipeline in pipelines)
         try:
             with running(spark, pipelines, meter, is_remote=is_remote) as runner:
@@ -285,6 +290,8 @@ def _summary(outcome: "Outcome") -> str:
     figures = outcome.figures
     if outcome.summary is not None:
         return f"{outcome.name}: {_plain(outcome.summary)} in {outcome.seconds:.1f} s."
+    if outcome.how == "stopped" and outcome.reason is not None:
+        return f"{outcome.name} is stopped: {outcome.reason}"
     if figures.batches == 0:
         nothing = "there was nothing to do" if outcome.how == "done" else "no batch was done"
         return f"{outcome.name} is {outcome.how}: {nothing} in {outcome.seconds:.1f} s."

@@ -1,14 +1,16 @@
 """The jobs as targets of pipelines; what each does is tested with the job itself."""
 
+from collections.abc import Callable
+
 import pytest
 from pyspark.sql import SparkSession
 
 from headwater.runs import new_event, run_store
 from headwater.runs.blocking import BlockingRunStore
-from headwater.spark.pipelines import status_of, with_spark
+from headwater.spark.pipelines import Meter, Outcome, Pipeline, running, status_of, with_spark
 from headwater.spark.tables import open_table
 from headwater.state.events import change
-from tests.spark.pipelines.conftest import Pipelines
+from tests.spark.pipelines.conftest import Pipelines, wait_until
 
 
 def feed_users(pipelines: Pipelines) -> None:
@@ -168,3 +170,69 @@ def test_a_checkpoint_knows_where_its_job_writes(pipelines: Pipelines, kind: str
     place = "tables" if kind == "materialize" else "folder"
     pipeline = pipelines.make(source={"schema": None}, target={"kind": kind, place: "there"})
     assert pipeline.target.place == f"{pipelines.folder}/there"
+
+
+def job(pipelines: Pipelines, kind: str, *transforms: dict[str, str]) -> Pipeline:
+    """Make a job that would write to the room's stream `out`."""
+    there, out = f"{pipelines.room}/in/one", f"{pipelines.room}/out"
+    if kind == "publish":
+        target = {"kind": kind, "stream": out, "type": "row", "key": "n", "url": pipelines.url}
+        return pipelines.make(source={"stream": there}, transform=transforms, target=target)
+    if kind == "snapshot":
+        source = {"stream": there, "schema": None}
+        return pipelines.make(source=source, target={"kind": kind, "stream": out})
+    archive = {"kind": "archive", "folder": "archive"}
+    pipelines.run_one(pipelines.make(source={"schema": None}, target=archive))
+    return pipelines.make(
+        source={"stream": [], "schema": None, "url": pipelines.url},
+        target={**archive, "kind": kind, "stream": {there: out}, "url": pipelines.url},
+    )
+
+
+def stopped(pipelines: Pipelines, pipeline: Pipeline, when: Callable[[], bool]) -> Outcome:
+    """Run a job, and ask it once to stop when something is so."""
+    with running(pipelines.spark, [pipeline], Meter()) as runner:
+        wait_until(when)
+        runner.ask_to_stop()
+        wait_until(lambda: not runner.look())
+        return runner.outcomes()[0]
+
+
+@pytest.mark.parametrize("kind", ["restore", "snapshot", "publish"])
+def test_a_job_that_is_stopped_before_spark_runs_it_does_nothing(
+    pipelines: Pipelines, kind: str
+) -> None:
+    feed_users(pipelines)
+    outcome = stopped(pipelines, job(pipelines, kind), lambda: True)
+    assert outcome.how == "stopped"
+    assert list(pipelines.client.streams(f"{pipelines.room}/out")) == []
+
+
+SLOW = """
+import pathlib, time
+
+from headwater.errors import BadOption
+
+
+def slow(rows):
+    pathlib.Path("{begun}").touch()
+    time.sleep(2)
+    return rows
+
+
+def refuse(rows):
+    raise BadOption("x", "it is none")
+"""
+
+
+@pytest.mark.parametrize(("then", "how"), [(None, "stopped"), ("refuse", "failed")])
+def test_a_stop_between_what_spark_runs_is_heeded_and_hides_no_refusal(
+    pipelines: Pipelines, then: str | None, how: str
+) -> None:
+    begun = pipelines.folder / "begun"
+    (pipelines.folder / "slow.py").write_text(SLOW.replace("{begun}", str(begun)))
+    pipelines.feed("one", b'[{"n":1,"word":"a"}]')
+    steps = [{"python": f"slow.py:{name}"} for name in ("slow", then) if name]
+    outcome = stopped(pipelines, job(pipelines, "publish", *steps), begun.exists)
+    assert outcome.how == how, outcome
+    assert list(pipelines.client.streams(f"{pipelines.room}/out")) == []

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+from deltalake import write_deltalake
+
 from headwater.client import Client
 from tests.spark.drivers import kill_all
 from tests.spark.pipelines.conftest import wait_until
@@ -119,6 +122,22 @@ def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
             assert process.wait(60) == 0
         assert "copy (stream) is not running." in told.read_text()
         assert "1 stream, nothing to do" in told.read_text()
+
+
+def test_ctrl_c_while_spark_starts_starts_nothing(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    with ServerProcess() as server, Client(server.url) as client:
+        write_deltalake(str(table), pa.table({"key": ["1"]}))
+        command = ("publish", "--table", "table", "--to", "out", "--type", "t", "--key", "key")
+        with started(tmp_path, server.url, *command) as (process, told):
+            wait_until(lambda: b"Starting Spark" in told.read_bytes(), 60)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(90) == 130, told.read_text()
+        assert list(client.streams("**")) == []
+    text = told.read_text()
+    assert "publish is stopped: it was not begun." in text
+    assert f"Go on with: headwater pipeline {' '.join(command)}" in text
+    assert "Traceback" not in text
 
 
 def test_check_looks_at_all_files_with_one_spark(tmp_path: Path) -> None:

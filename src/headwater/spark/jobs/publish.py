@@ -8,7 +8,7 @@ only saves reading the stream from its start. See docs/decisions/0041.
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -80,13 +80,16 @@ def publish(
     options: Mapping[str, str] | None = None,
     table_format: str = "delta",
     append_bytes: int = APPEND_BYTES,
+    told: Callable[[int, int], None] | None = None,
 ) -> Published:
     """Append the changes that make the state of a type in a stream what the rows are.
 
     `rows` is a DataFrame or the name of a table. `state` is a folder for what was read of the
     stream; it may be deleted, and is then made again. Without `deletes`, keys that have no row are
     left as they are. `writer` names whoever publishes this: two at once with one name never mix
-    their changes. `options` are more options of the format, such as `token`.
+    their changes. `options` are more options of the format, such as `token`. `told` hears before
+    each append how many of the changes are in the stream, and at last that all are; what it raises
+    ends the job.
     """
     df = spark.table(rows) if isinstance(rows, str) else rows
     if not type:
@@ -98,6 +101,7 @@ def publish(
         writer or f"publish-{type}",
         state,
         table_format,
+        told or _untold,
     )
     return publishing.run(keyed(df, key, value), deletes=deletes, append_bytes=append_bytes)
 
@@ -126,8 +130,10 @@ class _Publishing:
         writer: str,
         state: str,
         table_format: str,
+        told: Callable[[int, int], None],
     ) -> None:
         self._spark = spark
+        self._told = told
         self._source = source
         self._path = source["stream"]
         self._server: Server = source_options(source).server
@@ -219,15 +225,20 @@ class _Publishing:
         if txid is not None:
             encode = partial(bodies, kind=self._kind, txid=txid, most_bytes=append_bytes)
             encoded = changes.mapInArrow(encode, BODIES).toLocalIterator()
-            offset = self._send(stream, (bytes(row["body"]) for row in encoded), tail)
+            parts = ((int(row["events"]), bytes(row["body"])) for row in encoded)
+            offset = self._send(stream, parts, tail, sum(counts.values()))
         return Published(
             counts.get("insert", 0), counts.get("update", 0), counts.get("delete", 0), offset, txid
         )
 
-    def _send(self, stream: Stream, parts: Iterator[bytes], tail: str) -> str:
+    def _send(
+        self, stream: Stream, parts: Iterator[tuple[int, bytes]], tail: str, changes: int
+    ) -> str:
         """Append under claims that name the stream's end: of two who know the same, one gets it."""
         offset = tail
-        for body in parts:
+        sent = 0
+        for events, body in parts:
+            self._told(sent, changes)
             try:
                 appended = stream.append(
                     body, producer=ProducerClaim(self._writer, byte_of(offset), 0)
@@ -240,7 +251,13 @@ class _Publishing:
                 # Another's, or our own whose answer was lost: the stream will tell.
                 raise _Contended
             offset = appended.offset
+            sent += events
+        self._told(sent, changes)
         return offset
+
+
+def _untold(_sent: int, _changes: int) -> None:
+    """Nobody watches."""
 
 
 def _tail(stream: Stream, path: str) -> str:

@@ -4,7 +4,7 @@ A task per stream reads its files in order and puts their messages into a stream
 on, by `headwater.spark.placing`: what a killed run has left is compared and gone on with.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -77,6 +77,8 @@ class _Order(Struct, frozen=True):
     until: str | None
     close: bool
     verify: bool
+    bytes: int
+    """What the stream will hold."""
 
 
 class _Outcome(Struct, frozen=True):
@@ -104,6 +106,7 @@ def restore(
     chunk_bytes: int = CHUNK_BYTES,
     token: str | None = None,
     headers: Mapping[str, str] | None = None,
+    begun: Callable[[Mapping[str, int]], None] | None = None,
 ) -> Restored:
     """Bring streams of an archive back; what is back already is compared, and left as it is.
 
@@ -113,6 +116,8 @@ def restore(
     closed, unless `close` is false or an `until` leaves something out. With `verify` everything is
     read back and compared. An archive that does not begin at a stream's beginning is refused unless
     `missing_start` says that this is known. An append has `chunk_bytes`, or one longer message.
+    `begun` is told how many bytes each stream will hold before the first is written; what it raises
+    ends the job.
     """
     if not url.lower().startswith(("http://", "https://")):
         raise BadOption("url", "set it to the server's URL, such as http://127.0.0.1:4437")
@@ -129,7 +134,10 @@ def restore(
     orders, refused = planned[0]["orders"], planned[0]["refused"]
     if not orders:
         raise RestoreRefused(msgspec.json.decode(refused, type=dict[str, str]))
-    rows = [(msgspec.json.encode(order).decode(),) for order in _ORDERS.decode(orders)]
+    chosen = _ORDERS.decode(orders)
+    if begun is not None:
+        begun({order.path: order.bytes for order in chosen})
+    rows = [(msgspec.json.encode(order).decode(),) for order in chosen]
     server = Server(url.rstrip("/"), dict(headers or {}), token)
     bring = partial(_bring, folder=kept, server=server, chunk_bytes=chunk_bytes)
     tasks = spark.createDataFrame(rows, "order string").repartition(max(1, len(rows)))
@@ -174,6 +182,7 @@ def _choose(
                             until.get(path),
                             bool(wishes["close"]),
                             bool(wishes["verify"]),
+                            _size(contents.streams[path][wishes["incarnation"]], until.get(path)),
                         )
                     )
             if not orders and not refused:
@@ -234,6 +243,10 @@ def _needed(chosen: Incarnation, until: str | None) -> list[ArchivedFile]:
     return [file for file in chosen.files if file.start < end]
 
 
+def _size(chosen: Incarnation, until: str | None) -> int:
+    return byte_of(until or chosen.reached) - chosen.begin
+
+
 def _bring(
     rows: Iterator[pa.RecordBatch], *, folder: Path, server: Server, chunk_bytes: int
 ) -> Iterator[pa.RecordBatch]:
@@ -276,7 +289,7 @@ def _restore_one(folder: Path, server: Server, order: _Order, chunk_bytes: int) 
             if not again.appended:
                 break  # all of it was there, and was compared
         end = target.head()
-        wanted = byte_of(order.until or chosen.reached) - chosen.begin
+        wanted = _size(chosen, order.until)
         if not placed.bytes == wanted == byte_of(end.next_offset):
             raise RestoreRefused(
                 {

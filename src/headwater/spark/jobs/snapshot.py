@@ -7,7 +7,7 @@ gone on with, as long as it is the last one. `headwater.state.begin_from_snapsho
 starts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -90,14 +90,21 @@ def snapshot(
     target: str,
     until: str | None = None,
     chunk_bytes: int = CHUNK_BYTES,
+    begun: Callable[[str], None] | None = None,
 ) -> Snapshotted:
-    """Write the state of a stream, now or as of an offset, as a snapshot into another stream."""
+    """Write the state of a stream, now or as of an offset, as a snapshot into another stream.
+
+    `begun` is told where in the target the snapshot begins before it is written; what it raises
+    ends the job.
+    """
     chosen, options = _checked(source, target, until)
     path = options.streams[0]
     plan = _planned(spark, options, target)
     if plan.refused:
         raise SnapshotRefused(path, plan.refused)
     opened = plan.opened
+    begun = begun or _untold
+    begun(plan.begin if opened is None else opened.begin)
     if opened is not None and until in (None, opened.offset):
         done = _write(spark, chosen, options, target, opened.offset, opened.begin, chunk_bytes)
         if not done.differs:
@@ -111,10 +118,15 @@ def snapshot(
         begin = _planned(spark, options, target).begin
     else:
         begin = plan.begin
+    begun(begin)
     done = _write(spark, chosen, options, target, offset, begin, chunk_bytes, state)
     if done.differs:
         raise SnapshotRefused(path, f"another run writes to '{target}'. {done.differs}")
     return _summary(path, target, offset, begin, done, resumed=False)
+
+
+def _untold(_begin: str) -> None:
+    """Nobody watches."""
 
 
 def _checked(

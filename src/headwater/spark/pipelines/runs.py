@@ -8,6 +8,7 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headwater.errors import HeadwaterError
 from headwater.spark.pipelines.checkpoints import last_committed, local_folder
 from headwater.spark.pipelines.failures import reason_of
 from headwater.spark.pipelines.metrics import Meter
@@ -16,6 +17,7 @@ from headwater.spark.pipelines.sessions import own_session
 from headwater.spark.pipelines.status import lag_of
 from headwater.spark.pipelines.targets import run_bounded, start
 from headwater.spark.pipelines.values import Pipeline
+from headwater.spark.pipelines.watching import Watch
 
 How = Literal["running", "done", "stopped", "failed"]
 
@@ -32,9 +34,14 @@ class Outcome(Struct, frozen=True):
     total_bytes: int | None
     """What there was to do, where that is known."""
     reason: str | None = None
-    """Why it has failed."""
+    """Why it has failed, or was stopped before it began."""
     summary: Struct | None = None
     """What a job that ends by itself has told."""
+
+    @staticmethod
+    def of_none(name: str) -> "Outcome":
+        """Tell of a pipeline that was stopped before it began."""
+        return Outcome(name, "stopped", Figures(), 0.0, None, "it was not begun.")
 
 
 class Run:
@@ -48,8 +55,6 @@ class Run:
         self._ended: float | None = None
         self._how: How = "running"
         self._reason: str | None = None
-        self._stop_behind: int | None = None
-        """The number of batches that were done when the stop was asked for."""
         self.total_bytes: int | None = None
 
     @property
@@ -86,6 +91,8 @@ class QueryRun(Run):
         self, spark: SparkSession, pipeline: Pipeline, meter: Meter, clock: Callable[[], float]
     ) -> None:
         super().__init__(pipeline, meter, clock)
+        self._stop_behind: int | None = None
+        """The number of batches that were done when the stop was asked for."""
         begins = {}
         if pipeline.source.streams:
             folder = local_folder(pipeline.checkpoint)
@@ -136,6 +143,7 @@ class JobRun(Run):
         self._spark = spark
         self._own: SparkSession | None = None
         """Its own session: there while it works."""
+        self._watch = Watch()
         self._summary: Struct | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name=pipeline.name, daemon=True)
@@ -147,24 +155,30 @@ class JobRun(Run):
     def look(self) -> None:
         """Find out whether it has ended."""
         if self._thread.is_alive():
+            if self._watch.is_asked_to_stop and self._own is not None:
+                # Again and again: an interruption hits what Spark runs at that moment alone.
+                self._own.interruptAll()
             return
         if self._error is None:
             self._end("done")
-        elif self._stop_behind is not None:
+        elif self._watch.is_asked_to_stop and not _is_ours(self._error):
             self._end("stopped")
         else:
             self._end("failed", reason_of(self._error))
 
     def ask_to_stop(self) -> None:
-        """Interrupt it: what it does is done whole or not at all."""
-        if self._stop_behind is None:
-            self._stop_behind = 0
-            if self._own is not None:
-                self._own.interruptAll()
+        """End it at the next point where it can: the next run goes on with what is there."""
+        self._watch.ask_to_stop()
 
     def _work(self) -> None:
         try:
             with own_session(self._spark) as self._own:
-                self._summary = run_bounded(self._own, self.pipeline)
+                self._watch.check()
+                self._summary = run_bounded(self._own, self.pipeline, self._watch)
         except Exception as error:  # noqa: BLE001 - told by the thread that waits
             self._error = error
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Tell a refusal of ours, which a stop must not hide, from what Spark says when it is cut."""
+    return isinstance(error, HeadwaterError) or "headwater.errors." in str(error)

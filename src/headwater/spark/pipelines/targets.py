@@ -24,6 +24,7 @@ from headwater.spark.pipelines.values import (
     Target,
     as_text,
 )
+from headwater.spark.pipelines.watching import Watch
 
 
 def start(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
@@ -31,9 +32,9 @@ def start(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     return _started(pipeline.target, spark, pipeline)
 
 
-def run_bounded(spark: SparkSession, pipeline: Pipeline) -> Struct:
-    """Run a job that ends by itself, and give what it tells."""
-    return _done(pipeline.target, spark, pipeline)
+def run_bounded(spark: SparkSession, pipeline: Pipeline, watch: Watch) -> Struct:
+    """Run a job that ends by itself, or where `watch` ends it, and give what it tells."""
+    return _done(pipeline.target, spark, pipeline, watch)
 
 
 @singledispatch
@@ -42,7 +43,7 @@ def _started(target: Target, spark: SparkSession, pipeline: Pipeline) -> Streami
 
 
 @singledispatch
-def _done(target: Target, spark: SparkSession, pipeline: Pipeline) -> Struct:
+def _done(target: Target, spark: SparkSession, pipeline: Pipeline, watch: Watch) -> Struct:
     raise TypeError(f"'{pipeline.kind}' does not end by itself")
 
 
@@ -164,7 +165,7 @@ def _archive(target: Archive, spark: SparkSession, pipeline: Pipeline) -> Stream
 
 
 @_done.register
-def _restore(target: Restore, spark: SparkSession, pipeline: Pipeline) -> Struct:
+def _restore(target: Restore, spark: SparkSession, pipeline: Pipeline, watch: Watch) -> Struct:
     from headwater.spark.jobs.restore import restore  # noqa: PLC0415 - of this job alone
 
     return restore(
@@ -176,21 +177,28 @@ def _restore(target: Restore, spark: SparkSession, pipeline: Pipeline) -> Struct
         missing_start=target.missing_start,
         token=target.token,
         headers=target.headers,
+        begun=lambda _sizes: watch.check(),
     )
 
 
 @_done.register
-def _snapshot(target: Snapshot, spark: SparkSession, pipeline: Pipeline) -> Struct:
+def _snapshot(target: Snapshot, spark: SparkSession, pipeline: Pipeline, watch: Watch) -> Struct:
     from headwater.spark.jobs.snapshot import snapshot  # noqa: PLC0415 - of this job alone
 
-    return snapshot(spark, pipeline.source.format_options(), target=target.stream)
+    return snapshot(
+        spark,
+        pipeline.source.format_options(),
+        target=target.stream,
+        begun=lambda _begin: watch.check(),
+    )
 
 
 @_done.register
-def _publish(target: Publish, spark: SparkSession, pipeline: Pipeline) -> Struct:
+def _publish(target: Publish, spark: SparkSession, pipeline: Pipeline, watch: Watch) -> Struct:
     from headwater.spark.jobs.publish import publish  # noqa: PLC0415 - of this job alone
 
     rows = transformed(spark, rows_now(spark, pipeline.source), pipeline.transform)
+    watch.check()
     options = {name: one for name, one in target.request_options().items() if name != "url"}
     return publish(
         spark,
@@ -204,4 +212,5 @@ def _publish(target: Publish, spark: SparkSession, pipeline: Pipeline) -> Struct
         state=f"{pipeline.checkpoint}/state",
         writer=pipeline.name,
         options=options,
+        told=lambda _sent, _changes: watch.check(),
     )
