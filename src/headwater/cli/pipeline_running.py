@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
@@ -21,6 +21,8 @@ from headwater.cli.values import counted
 from headwater.errors import CheckpointTaken, HeadwaterError, NoSpark
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headwater.spark.pipelines import Outcome, Pipeline, Problem, Runner
     from headwater.spark.pipelines.metrics import Told
 
@@ -85,6 +87,13 @@ def hush_spark() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
+def _hush_the_end(spark: "SparkSession") -> None:
+    """Keep PySpark's thread for accumulators from printing a stack trace when Java has ended."""
+    server: Any = getattr(getattr(spark, "_sc", None), "_accumulatorServer", None)
+    if server is not None:  # a Connect client has none
+        server.handle_error = lambda *_: None
+
+
 def run_pipelines(
     found: "Sequence[Read]",
     files: Sequence[str],
@@ -106,7 +115,7 @@ def run_pipelines(
         pipelines = [replace(pipeline, trigger=AVAILABLE_NOW) for pipeline in pipelines]
     command = again or shlex.join(("headwater", "pipeline", "run", *files))
     with StopRequest() as stop:
-        outcomes = _run(pipelines, stop, master, remote, metrics_port, metrics_file)
+        outcomes, log = _run(pipelines, stop, master, remote, metrics_port, metrics_file)
     for outcome in outcomes:
         click.echo(_summary(outcome))
     failed = [outcome for outcome in outcomes if outcome.how == "failed"]
@@ -114,7 +123,8 @@ def run_pipelines(
         reasons = "\n".join(
             f"Error: The pipeline {outcome.name} has failed: {outcome.reason}" for outcome in failed
         )
-        click.echo(f"{reasons}\nGo on, once that is mended, with: {command}", err=True)
+        more = f"What Spark says itself is in {log}"
+        click.echo(f"{reasons}\n{more}\nGo on, once that is mended, with: {command}", err=True)
         raise SystemExit(1)
     if stop.number is not None:
         click.echo(f"Go on with: {command}", err=True)
@@ -198,7 +208,8 @@ def _run(
     remote: str | None,
     metrics_port: int | None,
     metrics_file: Path | None,
-) -> "list[Outcome]":
+) -> "tuple[list[Outcome], Path]":
+    """Give how the pipelines have ended, and where Spark has written."""
     from headwater.spark.pipelines import Meter, Outcome, open_session, running
     from headwater.spark.pipelines.metrics_server import serving
 
@@ -214,19 +225,27 @@ def _run(
         try:
             with java_writes_to(log):
                 spark = open_session(pipelines, master=master, remote=remote)
-            stack.callback(spark.stop)
+            stack.callback(_end_spark, spark)
+            _hush_the_end(spark)
             stop.listen()
         except KeyboardInterrupt:
             stop.number = signal.SIGINT  # from Spark's own handler, before ours is back
         if stop.number is not None:
-            return [Outcome.of_none(pipeline.name) for pipeline in pipelines]
+            return [Outcome.of_none(pipeline.name) for pipeline in pipelines], log
         is_remote = remote is not None or any(pipeline.remote for pipeline in pipelines)
         try:
             with running(spark, pipelines, meter, is_remote=is_remote) as runner:
                 _watch(runner, stop, progress)
-                return runner.outcomes()
+                return runner.outcomes(), log
         finally:
             progress.clear()
+
+
+def _end_spark(spark: "SparkSession") -> None:
+    from headwater.spark.pipelines.failures import UNANSWERED
+
+    with suppress(*UNANSWERED):  # it may have ended before
+        spark.stop()
 
 
 def _exports(
@@ -263,9 +282,7 @@ def _watch(runner: "Runner", stop: StopRequest, progress: Progress) -> None:
     is_terminal = sys.stderr.isatty()
     next_line = time.monotonic() + _LINE_SECONDS
     last = ""
-    while runner.look():
-        if stop.number is not None and not runner.is_stopping:
-            runner.ask_to_stop()
+    while _goes_on(runner, stop):
         text = "  |  ".join(_told(outcome) for outcome in runner.outcomes())
         if is_terminal:
             progress.show(text[: shutil.get_terminal_size().columns - 1])
@@ -274,6 +291,13 @@ def _watch(runner: "Runner", stop: StopRequest, progress: Progress) -> None:
             last = text
             click.echo(text, err=True)
         time.sleep(_LOOK_SECONDS)
+
+
+def _goes_on(runner: "Runner", stop: StopRequest) -> bool:
+    # The stop first: a supervisor ends Spark's Java together with us, which is no failure then.
+    if stop.number is not None and not runner.is_stopping:
+        runner.ask_to_stop()
+    return runner.look()
 
 
 def _told(outcome: "Outcome") -> str:

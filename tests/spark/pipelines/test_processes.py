@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 
 from headwater.client import Client
@@ -138,6 +139,42 @@ def test_ctrl_c_while_spark_starts_starts_nothing(tmp_path: Path) -> None:
     assert "publish is stopped: it was not begun." in text
     assert f"Go on with: headwater pipeline {' '.join(command)}" in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("number", "is_all", "code", "words"),
+    [
+        (signal.SIGKILL, False, 1, "has failed: Spark has ended unexpectedly ("),
+        (signal.SIGTERM, True, 143, "copy is stopped: "),
+    ],
+)
+def test_an_end_of_spark_is_told_in_a_sentence(
+    tmp_path: Path, number: int, is_all: bool, code: int, words: str
+) -> None:
+    (tmp_path / "copy.toml").write_text(PIPELINE)
+    (tmp_path / "slow.py").write_text(SLOW)
+    with ServerProcess() as server, Client(server.url) as client:
+        numbers = json.dumps([{"n": number} for number in range(ROWS)]).encode()
+        client.stream("in/one").create(data=numbers)
+        client.stream("out").create("application/json")
+        with started(tmp_path, server.url, "run", "copy.toml") as (process, told):
+            wait_until(lambda: bool(written(client)) or process.poll() is not None, 90)
+            if is_all:
+                os.killpg(process.pid, number)  # as a supervisor does
+            else:
+                os.kill(java_of(process.pid), number)
+            assert process.wait(60) == code, told.read_text()
+    text = told.read_text()
+    assert words in text
+    assert "headwater pipeline run copy.toml" in text
+    assert "Traceback" not in text
+
+
+def java_of(driver: int) -> int:
+    """Find the Java that a driver has started."""
+    children = Path(f"/proc/{driver}/task/{driver}/children").read_text().split()
+    (found,) = (pid for pid in children if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return int(found)
 
 
 def test_check_looks_at_all_files_with_one_spark(tmp_path: Path) -> None:

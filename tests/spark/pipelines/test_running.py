@@ -144,6 +144,14 @@ def test_what_spark_refuses_at_the_start_is_one_line(pipelines: Pipelines) -> No
         pipelines.run(wrong)
 
 
+def test_a_transform_that_raises_at_the_start_is_one_line(pipelines: Pipelines) -> None:
+    (pipelines.folder / "wrong.py").write_text("def wrong(rows):\n    return {}['total']\n")
+    pipelines.feed("one", ROWS)
+    wrong = pipelines.make(transform=[{"python": "wrong.py:wrong"}])
+    with pytest.raises(BadPipeline, match=r"(?s)can't run:.*query: KeyError: 'total'\.$"):
+        pipelines.run(wrong)
+
+
 def test_two_processes_never_run_on_one_checkpoint(pipelines: Pipelines) -> None:
     pipeline = pipelines.make()
     with held(Path(pipeline.checkpoint)), pytest.raises(CheckpointTaken):

@@ -35,7 +35,7 @@ from headwater.spark.pipelines.checkpoints import (
     mismatches,
     owner,
 )
-from headwater.spark.pipelines.failures import reason_of
+from headwater.spark.pipelines.failures import named_reason_of, reason_of
 from headwater.spark.pipelines.problems import Problem, are_fatal
 from headwater.spark.pipelines.rules import view_names
 from headwater.spark.pipelines.status import client_of, missing_streams
@@ -146,7 +146,7 @@ def _functions(pipeline: Pipeline) -> Iterator[Problem]:
             try:
                 is_there = find_source(place)
             except Exception as error:  # noqa: BLE001 - the module is the user's program
-                yield Problem(f"transform {number}.python", _named(error))
+                yield Problem(f"transform {number}.python", named_reason_of(error))
                 continue
             if not is_there:
                 what = f"there is no {place}: a file beside the pipeline, or an installed module"
@@ -209,7 +209,7 @@ def _analysed(spark: SparkSession, pipeline: Pipeline, problems: list[Problem]) 
             rows = apply(spark, rows, step)
             rows.schema  # noqa: B018 - Connect analyses it when asked
         except Exception as error:  # noqa: BLE001 - a transform is the user's program
-            problems.append(Problem(f"transform {number}.{kind}", _named(error)))
+            problems.append(Problem(f"transform {number}.{kind}", named_reason_of(error)))
             return None
         rows.createOrReplaceTempView(view)
     return rows
@@ -267,15 +267,7 @@ def _dry(spark: SparkSession, pipeline: Pipeline) -> Iterator[Problem]:
             if not query.awaitTermination(_DRY_SECONDS):
                 query.stop()
         except Exception as error:  # noqa: BLE001 - a transform is the user's program
-            yield Problem("query", _named(error))
-
-
-def _named(error: Exception) -> str:
-    """Name a Python error's kind, which its text often leans on."""
-    reason = reason_of(error)
-    if isinstance(error, HeadwaterError | PySparkException):
-        return reason
-    return f"{type(error).__name__}: {reason}"
+            yield Problem("query", named_reason_of(error))
 
 
 def sorted_problems(problems: Sequence[Problem]) -> list[Problem]:

@@ -3,6 +3,11 @@
 import re
 from typing import Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships without types
+from pyspark.errors import PySparkException
+
+from headwater.errors import HeadwaterError
+
 _OURS: Final = re.compile(r"headwater\.errors\.\w+: (.+)")
 _PYTHON: Final = re.compile(
     r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE
@@ -11,6 +16,9 @@ _JAVA: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
 _CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
 _STATE: Final = re.compile(r"\.? SQLSTATE: \w+")
 _LONGEST: Final = 600
+UNANSWERED: Final = (Py4JError, ConnectionError, PySparkException)
+"""What a call raises when there is no Spark any more, in this process or behind Connect."""
+
 _TRACE: Final = "Traceback (most recent call last)"
 
 
@@ -31,6 +39,14 @@ def reason_of(error: BaseException | str) -> str:
     if not lines:
         return _ended(type(error).__name__)
     return _ended(_STATE.sub("", _CONDITION.sub("", lines[0])).rstrip(";"))
+
+
+def named_reason_of(error: BaseException) -> str:
+    """Name a Python error's kind as well, which its text often leans on."""
+    reason = reason_of(error)
+    if isinstance(error, HeadwaterError | PySparkException | Py4JError):
+        return reason
+    return f"{type(error).__name__}: {reason}"
 
 
 def _ended(text: str) -> str:

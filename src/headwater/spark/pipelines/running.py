@@ -6,14 +6,13 @@ be lost otherwise either. Where one pipeline fails, the others are stopped the s
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headwater.errors import BadPipeline, HeadwaterError
 from headwater.spark.pipelines.checkpoints import held, local_folder, own
-from headwater.spark.pipelines.failures import reason_of
+from headwater.spark.pipelines.failures import UNANSWERED, named_reason_of
 from headwater.spark.pipelines.metrics import Meter
 from headwater.spark.pipelines.problems import Problem
 from headwater.spark.pipelines.runs import JobRun, Outcome, QueryRun
@@ -31,7 +30,10 @@ class Runner:
         """Find out what has ended; True as long as something runs."""
         for run in self._runs:
             if run.is_running:
-                run.look()
+                try:
+                    run.look()
+                except UNANSWERED as error:
+                    run.lose(error, is_stopping=self.is_stopping)
         outcomes = self.outcomes()
         if any(outcome.how == "failed" for outcome in outcomes):
             self.ask_to_stop()
@@ -66,7 +68,7 @@ def running(
                 stack.enter_context(held(folder))
                 own(folder, pipeline)
         spark.streams.addListener(meter)
-        stack.callback(spark.streams.removeListener, meter)
+        stack.callback(_forget, spark, meter)
         runs: list[QueryRun | JobRun] = []
         runner = Runner(runs)
         try:
@@ -80,6 +82,11 @@ def running(
                 time.sleep(0.05)
 
 
+def _forget(spark: SparkSession, meter: Meter) -> None:
+    with suppress(*UNANSWERED):
+        spark.streams.removeListener(meter)
+
+
 def _started(
     spark: SparkSession, pipeline: Pipeline, meter: Meter, clock: Callable[[], float]
 ) -> QueryRun | JobRun:
@@ -88,5 +95,5 @@ def _started(
         return kind(spark, pipeline, meter, clock)
     except HeadwaterError:
         raise
-    except (PySparkException, ImportError, AttributeError, TypeError, OSError) as error:
-        raise BadPipeline(pipeline.name, [Problem("query", reason_of(error))]) from error
+    except Exception as error:  # a transform is the user's program: it raises what it likes
+        raise BadPipeline(pipeline.name, [Problem("query", named_reason_of(error))]) from error

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.errors import HeadwaterError
 from headwater.spark.pipelines.checkpoints import last_committed, local_folder
-from headwater.spark.pipelines.failures import reason_of
+from headwater.spark.pipelines.failures import named_reason_of, reason_of
 from headwater.spark.pipelines.metrics import Meter
 from headwater.spark.pipelines.progress import Figures
 from headwater.spark.pipelines.sessions import own_session
@@ -78,6 +78,11 @@ class Run:
 
     def summary(self) -> Struct | None:
         return None
+
+    def lose(self, error: BaseException, *, is_stopping: bool) -> None:
+        """Take it that Spark has ended under it; a supervisor may have ended all processes."""
+        reason = f"Spark has ended unexpectedly ({reason_of(error).rstrip('.')}). Nothing is lost."
+        self._end("stopped" if is_stopping else "failed", None if is_stopping else reason)
 
     def _end(self, how: How, reason: str | None = None) -> None:
         self._how, self._reason = how, reason
@@ -164,7 +169,7 @@ class JobRun(Run):
         elif self._watch.is_asked_to_stop and not _is_ours(self._error):
             self._end("stopped")
         else:
-            self._end("failed", reason_of(self._error))
+            self._end("failed", named_reason_of(self._error))
 
     def ask_to_stop(self) -> None:
         """End it at the next point where it can: the next run goes on with what is there."""
