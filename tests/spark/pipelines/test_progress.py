@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from headwater.spark.pipelines.progress import Figures, after, sized, told
+from headwater.spark.pipelines.progress import Figures, after, measured, sized, told
 
 
 def at(epoch: int, byte: int) -> str:
@@ -28,30 +28,38 @@ FIRST: Final = progress(4, 10, None, {"a": at(1, 300), "b": at(2, 50)}, {"a": at
 
 
 def test_batches_add_up() -> None:
-    figures = after(Figures(), FIRST, {"a": at(1, 100)})
+    figures = after(Figures(ends={"a": at(1, 100)}), FIRST)
     assert (figures.batches, figures.batch, figures.rows) == (1, 4, 10)
     assert figures.bytes == 250  # from where the run began, not from the stream's beginning
     assert figures.lag_bytes == 100
     assert figures.phases == {"addBatch": 0.4, "triggerExecution": 0.5}
     second = progress(5, 3, {"a": at(1, 300)}, {"a": at(1, 400)}, None)
-    figures = after(figures, second, {"a": at(1, 100)})
+    figures = after(figures, second)
     assert (figures.batches, figures.batch, figures.rows, figures.batch_rows) == (2, 5, 13, 3)
     assert (figures.bytes, figures.lag_bytes) == (350, 0)
 
 
 def test_a_sign_of_life_is_no_batch() -> None:
-    figures = after(Figures(), FIRST, {})
+    figures = after(Figures(), FIRST)
     idle = progress(
         5, 0, {"a": at(1, 300)}, {"a": at(1, 300)}, None, durationMs={"latestOffset": 1}
     )
-    later = after(figures, idle, {})
+    later = after(figures, idle)
     assert (later.batches, later.batch, later.rows) == (1, 4, 10)
     assert later.lag_bytes == 0
 
 
+def test_lag_is_what_the_server_tells_between_batches_too() -> None:
+    figures = measured(Figures(ends={"a": at(1, 100)}), {"a": at(1, 400), "c": at(3, 5)})
+    assert (figures.lag_bytes, figures.streams) == (305, 2)
+    # A batch that was planned before the server was asked does not make that undone.
+    planned = progress(0, 1, None, {"a": at(1, 300)}, {"a": at(1, 300)})
+    assert after(figures, planned).lag_bytes == 100
+
+
 def test_a_recreated_stream_counts_no_negative_bytes() -> None:
     shorter = progress(1, 1, {"a": at(1, 900)}, {"a": at(7, 10)}, {"a": at(7, 10)})
-    assert after(Figures(), shorter, {}).bytes == 0
+    assert after(Figures(), shorter).bytes == 0
 
 
 @pytest.mark.parametrize(

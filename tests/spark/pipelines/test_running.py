@@ -179,6 +179,26 @@ def test_figures_go_to_a_file_and_a_stream(pipelines: Pipelines, client: Client)
     assert json.dumps(told[0]["phases"]).count("addBatch") == 1
 
 
+def test_the_lag_grows_while_a_batch_runs(pipelines: Pipelines) -> None:
+    begun = pipelines.folder / "begun"
+    (pipelines.folder / "slow.py").write_text(
+        "import pathlib, time\nfrom pyspark.sql import functions as f\n"
+        "@f.udf('long')\n"
+        f"def slow(n):\n    pathlib.Path('{begun}').touch()\n    time.sleep(9)\n    return n\n"
+        "def slowly(rows):\n    return rows.withColumn('n', slow('n'))\n"
+    )
+    pipelines.feed("one", b'[{"n":1}]')
+    pipeline = pipelines.make(transform=[{"python": "slow.py:slowly"}])
+    with running(pipelines.spark, [pipeline], Meter()) as runner:
+        wait_until(begun.exists)
+        pipelines.feed("one", ROWS)
+        wait_until(lambda: runner.outcomes()[0].figures.lag_bytes == 9 + 60, 8)
+        wait_until(lambda: not runner.look())
+        (outcome,) = runner.outcomes()
+    assert (outcome.how, outcome.figures.rows) == ("done", 1)
+    assert outcome.figures.lag_bytes == 60
+
+
 def test_figures_that_a_server_does_not_take_are_counted(pipelines: Pipelines) -> None:
     pipelines.feed("one", ROWS)
     closed = pipelines.client.stream(f"{pipelines.room}/metrics")

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from headwater.spark.pipelines.progress import Figures, after
+from headwater.spark.pipelines.progress import Figures, after, measured
 
 Told = Callable[[str, Figures, bool], None]
 """Is told a pipeline's name, its figures, and whether it runs."""
@@ -28,7 +28,7 @@ _METRICS: Final[tuple[tuple[str, str, str, Callable[[Figures], float]], ...]] = 
     ("batches_total", "counter", "Batches since the start.", lambda it: it.batches),
     ("rows_total", "counter", "Rows read since the start.", lambda it: it.rows),
     ("bytes_total", "counter", "Bytes of streams read since the start.", lambda it: it.bytes),
-    ("lag_bytes", "gauge", "Bytes of streams behind the last batch.", lambda it: it.lag_bytes),
+    ("lag_bytes", "gauge", "Bytes in the streams behind the last batch.", lambda it: it.lag_bytes),
     ("streams", "gauge", "Streams that are read.", lambda it: it.streams),
     ("batch_rows", "gauge", "Rows of the last batch.", lambda it: it.batch_rows),
     ("batch_seconds", "gauge", "How long the last batch took.", lambda it: it.batch_seconds),
@@ -39,8 +39,7 @@ class Running(Struct):
     """A query that was started: whose it is, and how far."""
 
     name: str
-    begins: Mapping[str, str]
-    figures: Figures = Figures()
+    figures: Figures
     is_up: bool = True
 
 
@@ -55,9 +54,9 @@ class Meter(StreamingQueryListener):
         self._ended: dict[str, threading.Event] = {}
 
     def expect(self, run_id: str, name: str, begins: Mapping[str, str]) -> None:
-        """Say which pipeline a query belongs to; what Spark told before is not lost."""
+        """Say whose a query is, and where it begins; what Spark told before is not lost."""
         with self._lock:
-            self._running[run_id] = Running(name, begins)
+            self._running[run_id] = Running(name, Figures(ends=begins))
             early = self._early.pop(run_id, [])
         for told in early:
             self._take(run_id, told)
@@ -67,6 +66,14 @@ class Meter(StreamingQueryListener):
         with self._lock:
             running = self._running.get(run_id)
             return Figures() if running is None else running.figures
+
+    def measure(self, run_id: str, tails: Mapping[str, str]) -> None:
+        """Take where the server says that a query's streams end now."""
+        with self._lock:
+            running = self._running[run_id]
+            before, running.figures = running.figures, measured(running.figures, tails)
+        if running.figures.lag_bytes != before.lag_bytes:
+            self._tell(running)
 
     def await_end(self, run_id: str, seconds: float) -> bool:
         """Wait until Spark has told all of a query that has ended."""
@@ -109,7 +116,7 @@ class Meter(StreamingQueryListener):
     def _take(self, run_id: str, told: Mapping[str, Any]) -> None:
         with self._lock:
             running = self._running[run_id]
-            running.figures = after(running.figures, told, running.begins)
+            running.figures = after(running.figures, told)
         self._tell(running)
 
     def _tell(self, running: Running) -> None:

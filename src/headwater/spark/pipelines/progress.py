@@ -21,7 +21,7 @@ class Figures(Struct, frozen=True):
     rows: int = 0
     bytes: int = 0
     lag_bytes: int = 0
-    """What was in the streams behind the last batch."""
+    """What is in the streams behind the last batch."""
     streams: int = 0
     batch: int | None = None
     """The number of the last batch, which goes on counting from run to run."""
@@ -31,30 +31,39 @@ class Figures(Struct, frozen=True):
     """Seconds of the last batch, by what Spark did."""
     told_at: str = ""
     """When the last batch began, as Spark writes it."""
+    ends: Mapping[str, str] = {}
+    """Where each stream goes on."""
+    tails: Mapping[str, str] = {}
+    """Where each stream ends, as far as that was asked for."""
 
 
-def after(before: Figures, told: Mapping[str, Any], begins: Mapping[str, str]) -> Figures:
-    """Add one progress of Spark's; `begins` is where streams stood when the run was started."""
-    done = lag = streams = 0
+def after(before: Figures, told: Mapping[str, Any]) -> Figures:
+    """Add one progress of Spark's; `before.ends` is where streams stood."""
+    ran = "addBatch" in told.get("durationMs", {})
+    done = 0
+    ends = dict(before.ends)
+    tails: dict[str, str] = {}
     for source in told.get("sources", ()):
         end = offsets_of(source.get("endOffset"))
-        start = offsets_of(source.get("startOffset")) or begins
-        latest = offsets_of(source.get("latestOffset")) or end
-        done += distance(start, end)
-        lag += distance(end, latest)
-        streams += len(latest)
+        done += distance(offsets_of(source.get("startOffset")) or before.ends, end)
+        ends |= end
+        tails |= end | offsets_of(source.get("latestOffset"))
+    if ran:
+        # A batch tells where streams ended when it was planned, or even before.
+        tails = {path: max(tail, before.tails.get(path, tail)) for path, tail in tails.items()}
     durations = told.get("durationMs", {})
     packed = (told.get("observedMetrics") or {}).get(OBSERVED) or {}
     rows = int(packed.get("rows") or told.get("numInputRows") or 0)
     batch = int(told["batchId"])
-    ran = "addBatch" in durations
     figures = replace(
         before,
         rows=before.rows + rows,
         bytes=before.bytes + (done if ran else 0),
-        lag_bytes=lag,
-        streams=streams,
+        lag_bytes=distance(ends, tails),
+        streams=len(tails),
         told_at=str(told.get("timestamp", "")),
+        ends=ends,
+        tails=tails,
     )
     if not ran:  # nothing was there to do: Spark tells that it lives
         return figures
@@ -66,6 +75,11 @@ def after(before: Figures, told: Mapping[str, Any], begins: Mapping[str, str]) -
         batch_seconds=durations.get("triggerExecution", 0) / 1000,
         phases={phase: spent / 1000 for phase, spent in durations.items()},
     )
+
+
+def measured(before: Figures, tails: Mapping[str, str]) -> Figures:
+    """Take where the server says that streams end now."""
+    return replace(before, tails=tails, lag_bytes=distance(before.ends, tails), streams=len(tails))
 
 
 def offsets_of(value: Any) -> dict[str, str]:

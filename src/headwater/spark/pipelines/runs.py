@@ -12,9 +12,10 @@ from headwater.errors import HeadwaterError
 from headwater.spark.pipelines.checkpoints import last_committed, local_folder
 from headwater.spark.pipelines.failures import named_reason_of, reason_of
 from headwater.spark.pipelines.metrics import Meter
+from headwater.spark.pipelines.polling import Polling
 from headwater.spark.pipelines.progress import Figures
 from headwater.spark.pipelines.sessions import own_session
-from headwater.spark.pipelines.status import lag_of
+from headwater.spark.pipelines.status import lag_of, tails_of
 from headwater.spark.pipelines.targets import run_bounded, start
 from headwater.spark.pipelines.values import Pipeline
 from headwater.spark.pipelines.watching import Watch
@@ -22,6 +23,7 @@ from headwater.spark.pipelines.watching import Watch
 How = Literal["running", "done", "stopped", "failed"]
 
 _LAST_WORDS_SECONDS: Final = 5.0
+_LAG_SECONDS: Final = 5.0
 
 
 class Outcome(Struct, frozen=True):
@@ -108,6 +110,7 @@ class QueryRun(Run):
         self._query: StreamingQuery = start(spark, pipeline)
         self._run_id = str(self._query.runId)
         meter.expect(self._run_id, pipeline.name, begins)
+        self._lag = Polling(f"lag of {pipeline.name}", _LAG_SECONDS, self._measure)
 
     def figures(self) -> Figures:
         return self._meter.figures(self._run_id)
@@ -120,6 +123,7 @@ class QueryRun(Run):
             return
         error = self._query.exception()
         self._meter.await_end(self._run_id, _LAST_WORDS_SECONDS)
+        self._lag.finish()
         if error is not None:
             self._end("failed", reason_of(error))
         else:
@@ -131,6 +135,14 @@ class QueryRun(Run):
         """Stop it when its batch is done."""
         if self._stop_behind is None:
             self._stop_behind = self.figures().batches
+
+    def lose(self, error: BaseException, *, is_stopping: bool) -> None:
+        self._lag.finish()
+        super().lose(error, is_stopping=is_stopping)
+
+    def _measure(self) -> None:
+        # Spark knows where streams ended when it planned a batch, not what has come since.
+        self._meter.measure(self._run_id, tails_of(self.pipeline))
 
     def _stop_between_batches(self) -> None:
         is_busy = bool(self._query.status["isDataAvailable"])

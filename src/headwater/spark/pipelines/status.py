@@ -112,6 +112,13 @@ def lag_of(pipeline: Pipeline, committed: Committed | None) -> Iterator[StreamLa
                 yield StreamLag(stream.path, begin, stream.tail, stream.closed)
 
 
+def tails_of(pipeline: Pipeline) -> dict[str, str]:
+    """Ask the server where each stream ends."""
+    with client_of(pipeline.source) as client:
+        found = (client.streams(glob) for glob in pipeline.source.streams)
+        return {stream.path: stream.tail for streams in found for stream in streams}
+
+
 def missing_streams(pipeline: Pipeline) -> tuple[list[str], list[str]]:
     """List the streams and the globs of a source that have nothing at the server."""
     streams: list[str] = []
