@@ -303,9 +303,11 @@ def _goes_on(runner: "Runner", stop: StopRequest) -> bool:
 def _told(outcome: "Outcome") -> str:
     from headwater.spark.pipelines.progress import told
 
-    if outcome.figures.batches == 0:
+    figures = outcome.figures
+    if not (figures.batches or figures.bytes or outcome.total_bytes or outcome.total_rows):
         return f"{outcome.name}: {round(outcome.seconds)} s"
-    return f"{outcome.name}: {told(outcome.figures, outcome.seconds, outcome.total_bytes)}"
+    text = told(figures, outcome.seconds, outcome.total_bytes, outcome.total_rows)
+    return f"{outcome.name}: {text}"
 
 
 def _summary(outcome: "Outcome") -> str:
@@ -316,6 +318,8 @@ def _summary(outcome: "Outcome") -> str:
         return f"{outcome.name}: {_plain(outcome.summary)} in {outcome.seconds:.1f} s."
     if outcome.how == "stopped" and outcome.reason is not None:
         return f"{outcome.name} is stopped: {outcome.reason}"
+    if outcome.is_job:
+        return f"{outcome.name} is {outcome.how}: {_there(outcome)} in {outcome.seconds:.1f} s."
     if figures.batches == 0:
         nothing = "there was nothing to do" if outcome.how == "done" else "no batch was done"
         return f"{outcome.name} is {outcome.how}: {nothing} in {outcome.seconds:.1f} s."
@@ -328,8 +332,21 @@ def _summary(outcome: "Outcome") -> str:
     )
 
 
+def _there(outcome: "Outcome") -> str:
+    """Tell how much of a job's work is in its streams, which the next run goes on with."""
+    from headwater.spark.pipelines.progress import sized
+
+    figures = outcome.figures
+    if outcome.total_rows is not None:
+        return f"{figures.rows:,} of {outcome.total_rows:,} changes are there"
+    if outcome.total_bytes is not None:
+        return f"{sized(figures.bytes)} of {sized(outcome.total_bytes)} are there"
+    return f"{sized(figures.bytes)} were written" if figures.bytes else "nothing was written"
+
+
 def _plain(summary: Any) -> str:
     """Write what a job tells, field by field; of many values only how many there are."""
-    fields = ((name, getattr(summary, name)) for name in summary.__struct_fields__)
+    sums = [name for name, each in vars(type(summary)).items() if isinstance(each, property)]
+    fields = ((name, getattr(summary, name)) for name in (*summary.__struct_fields__, *sums))
     counts = ((name, len(each) if isinstance(each, list) else each) for name, each in fields)
     return ", ".join(f"{name} {value}" for name, value in counts if value is not None)

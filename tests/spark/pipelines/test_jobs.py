@@ -1,6 +1,7 @@
 """The jobs as targets of pipelines; what each does is tested with the job itself."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -8,6 +9,10 @@ from pyspark.sql import SparkSession
 from headwater.runs import new_event, run_store
 from headwater.runs.blocking import BlockingRunStore
 from headwater.spark.pipelines import Meter, Outcome, Pipeline, running, status_of, with_spark
+from headwater.spark.pipelines.metrics import MetricsFile
+from headwater.spark.pipelines.values import Server
+from headwater.spark.pipelines.watching import JobStopped, Watch
+from headwater.spark.ranges import byte_of
 from headwater.spark.tables import open_table
 from headwater.state.events import change
 from tests.spark.pipelines.conftest import Pipelines, wait_until
@@ -236,3 +241,38 @@ def test_a_stop_between_what_spark_runs_is_heeded_and_hides_no_refusal(
     outcome = stopped(pipelines, job(pipelines, "publish", *steps), begun.exists)
     assert outcome.how == how, outcome
     assert list(pipelines.client.streams(f"{pipelines.room}/out")) == []
+
+
+def test_a_restore_tells_how_far_it_is(pipelines: Pipelines, tmp_path: Path) -> None:
+    feed_users(pipelines)
+    pipeline = job(pipelines, "restore")
+    file = tmp_path / "figures.prom"
+    outcome = pipelines.run_one(pipeline, Meter(MetricsFile(file)))
+    size = byte_of(pipelines.client.stream(f"{pipelines.room}/out").head().next_offset)
+    assert outcome.total_bytes == outcome.figures.bytes == size
+    assert f'bytes_total{{pipeline="{pipeline.name}"}} {size}\n' in file.read_text()
+    assert f'up{{pipeline="{pipeline.name}"}} 0\n' in file.read_text()
+
+
+def test_a_publication_tells_how_far_it_is(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":1,"word":"a"},{"n":2,"word":"b"}]')
+    meter = Meter()
+    outcome = pipelines.run_one(job(pipelines, "publish"), meter)
+    assert outcome.total_rows == outcome.figures.rows == 2
+    assert f'rows_total{{pipeline="{outcome.name}"}} 2\n' in meter.text()
+
+
+def test_what_tasks_have_placed_is_seen_at_the_server(pipelines: Pipelines) -> None:
+    told: list[tuple[int, int]] = []
+    watch = Watch(Server(url=pipelines.url), lambda rows, size: told.append((rows, size)))
+    pipelines.feed("one", b"[1,2,3]")
+    one, two = f"{pipelines.room}/in/one", f"{pipelines.room}/in/two"
+    watch.filling({one: (2, 10), two: (0, 5)})
+    assert watch.total_bytes == 13
+    watch.look()
+    pipelines.feed("two", b"[1234567]")
+    watch.look()
+    assert told == [(0, 7), (0, 12)]
+    watch.ask_to_stop()
+    with pytest.raises(JobStopped):
+        watch.sent(1, 2)

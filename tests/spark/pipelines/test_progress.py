@@ -72,7 +72,15 @@ def test_bytes_are_written_for_people(count: int, text: str) -> None:
 def test_bounded_work_has_a_bar() -> None:
     figures = Figures(batches=1, rows=1234, bytes=512, batch=3, lag_bytes=2048)
     assert (
-        told(figures, 2.0, 1024) == "[############............]  50%  1,234 rows, 512 B (256 B/s)"
+        told(figures, 2.0, 1024)
+        == "[############............]  50%  1,234 rows, 512 B of 1.0 kB (256 B/s)"
     )
     assert told(figures, 2.0, 100).startswith("[########################] 100%")
     assert told(figures, 2.0) == "batch 3  1,234 rows, 512 B (256 B/s), lag 2.0 kB"
+
+
+def test_the_bar_is_there_before_the_first_batch_and_for_jobs() -> None:
+    none = "[........................]   0%  "
+    assert told(Figures(), 2.0, 5 << 30) == f"{none}0 B of 5.0 GB"
+    assert told(Figures(), 2.0, None, 1000) == f"{none}0 of 1,000 changes"
+    assert told(Figures(bytes=1024), 2.0) == "1.0 kB (512 B/s)"

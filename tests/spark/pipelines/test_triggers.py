@@ -2,7 +2,16 @@
 
 import pytest
 
-from headwater.spark.pipelines.triggers import is_trigger, spark_trigger
+from headwater.spark.pipelines.triggers import is_trigger, limited, spark_trigger
+from headwater.spark.pipelines.values import (
+    Archive,
+    Pipeline,
+    Scalar,
+    Source,
+    StreamTarget,
+    TableTarget,
+    Target,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,3 +34,22 @@ def test_a_trigger_is_told_to_spark(text: str, told: dict[str, object]) -> None:
 @pytest.mark.parametrize("text", ["", "10 seconds", "every 0 seconds", "every x", "every -1 s"])
 def test_anything_else_is_no_trigger(text: str) -> None:
     assert not is_trigger(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "trigger", "given", "limit"),
+    [
+        (StreamTarget(stream="x"), "default", {}, "16m"),
+        (StreamTarget(stream="x"), "available-now", {"maxbytespertrigger": 5}, None),
+        (TableTarget(folder="t"), "available-now", {}, "256m"),
+        (TableTarget(folder="t"), "default", {}, None),
+        (Archive(folder="a"), "available-now", {}, None),
+    ],
+)
+def test_batches_are_bounded_where_the_file_does_not(
+    target: Target, trigger: str, given: dict[str, Scalar], limit: str | None
+) -> None:
+    source = Source(stream="in", options=given)
+    made = limited(Pipeline(name="p", target=target, source=source, trigger=trigger))
+    expected = given if limit is None else {"maxBytesPerTrigger": limit}
+    assert made.source.options == expected

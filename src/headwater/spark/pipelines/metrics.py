@@ -75,6 +75,14 @@ class Meter(StreamingQueryListener):
         if running.figures.lag_bytes != before.lag_bytes:
             self._tell(running)
 
+    def put(self, run_id: str, figures: Figures) -> None:
+        """Take the figures of something that is no query of Spark's."""
+        with self._lock:
+            running = self._running[run_id]
+            before, running.figures = running.figures, figures
+        if figures != before:
+            self._tell(running)
+
     def await_end(self, run_id: str, seconds: float) -> bool:
         """Wait until Spark has told all of a query that has ended."""
         return self._end_of(run_id).wait(seconds)
@@ -104,7 +112,10 @@ class Meter(StreamingQueryListener):
         self._take(run_id, told)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        run_id = str(event.runId)
+        self.end(str(event.runId))
+
+    def end(self, run_id: str) -> None:
+        """Take it that something does not run any more."""
         with self._lock:
             running = self._running.get(run_id)
             if running is not None:

@@ -33,16 +33,16 @@ class MetricsStream:
         self._path = path
         self._queue: queue.Queue[bytes | None] = queue.Queue(_HELD)
         self._thread = threading.Thread(target=self._work, name="metrics-stream", daemon=True)
-        self._last: tuple[str, Figures, bool] | None = None
+        self._last: dict[str, tuple[Figures, bool]] = {}
         self.lost = 0
         """Messages that did not get into the stream."""
 
     def __call__(self, name: str, figures: Figures, is_up: bool) -> None:
         """Take figures; never waits. Another lag alone is no message: there is one per batch."""
-        told = (name, replace(figures, lag_bytes=0, streams=0, ends={}, tails={}), is_up)
-        if told == self._last:
+        told = (replace(figures, lag_bytes=0, streams=0, ends={}, tails={}), is_up)
+        if told == self._last.get(name, (Figures(), True)):
             return
-        self._last = told
+        self._last[name] = told
         message = msgspec.json.encode(
             {
                 "pipeline": name,

@@ -100,13 +100,24 @@ def sized(count: float) -> str:
     return f"{round(count)} B"
 
 
-def told(figures: Figures, seconds: float, total: int | None = None) -> str:
+def told(
+    figures: Figures, seconds: float, total: int | None = None, total_rows: int | None = None
+) -> str:
     """Write how far it is on one line; with a bar where it is known how much there is to do."""
     speed = f" ({sized(figures.bytes / seconds)}/s)" if seconds > 0 and figures.bytes else ""
-    text = f"{figures.rows:,} rows, {sized(figures.bytes)}{speed}"
+    if total_rows:
+        text = f"{figures.rows:,} of {total_rows:,} changes"
+        return f"{_bar(figures.rows / total_rows)}  {text}"
+    rows = f"{figures.rows:,} rows, " if figures.rows or figures.batches else ""
     if total:
-        part = min(1.0, figures.bytes / total)
-        full = round(part * _BAR)
-        return f"[{'#' * full}{'.' * (_BAR - full)}] {part:4.0%}  {text}"
-    number = "-" if figures.batch is None else str(figures.batch)
-    return f"batch {number}  {text}, lag {sized(figures.lag_bytes)}"
+        part = _bar(figures.bytes / total)
+        return f"{part}  {rows}{sized(figures.bytes)} of {sized(total)}{speed}"
+    text = f"{rows}{sized(figures.bytes)}{speed}"
+    if figures.batch is None:
+        return text
+    return f"batch {figures.batch}  {text}, lag {sized(figures.lag_bytes)}"
+
+
+def _bar(part: float) -> str:
+    full = round(min(1.0, part) * _BAR)
+    return f"[{'#' * full}{'.' * (_BAR - full)}] {min(1.0, part):4.0%}"

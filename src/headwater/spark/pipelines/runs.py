@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from typing import Final, Literal
+from uuid import uuid4
 
 from msgspec import Struct
 from pyspark.sql import SparkSession
@@ -17,13 +18,14 @@ from headwater.spark.pipelines.progress import Figures
 from headwater.spark.pipelines.sessions import own_session
 from headwater.spark.pipelines.status import lag_of, tails_of
 from headwater.spark.pipelines.targets import run_bounded, start
-from headwater.spark.pipelines.values import Pipeline
+from headwater.spark.pipelines.values import Pipeline, Server
 from headwater.spark.pipelines.watching import Watch
 
 How = Literal["running", "done", "stopped", "failed"]
 
 _LAST_WORDS_SECONDS: Final = 5.0
 _LAG_SECONDS: Final = 5.0
+_PROGRESS_SECONDS: Final = 1.0
 
 
 class Outcome(Struct, frozen=True):
@@ -39,6 +41,9 @@ class Outcome(Struct, frozen=True):
     """Why it has failed, or was stopped before it began."""
     summary: Struct | None = None
     """What a job that ends by itself has told."""
+    is_job: bool = False
+    total_rows: int | None = None
+    """What a job has to append, where that is known."""
 
     @staticmethod
     def of_none(name: str) -> "Outcome":
@@ -49,6 +54,8 @@ class Outcome(Struct, frozen=True):
 class Run:
     """One pipeline that runs."""
 
+    is_job = False
+
     def __init__(self, pipeline: Pipeline, meter: Meter, clock: Callable[[], float]) -> None:
         self.pipeline = pipeline
         self._meter = meter
@@ -58,6 +65,7 @@ class Run:
         self._how: How = "running"
         self._reason: str | None = None
         self.total_bytes: int | None = None
+        self.total_rows: int | None = None
 
     @property
     def is_running(self) -> bool:
@@ -73,6 +81,8 @@ class Run:
             self.total_bytes,
             self._reason,
             self.summary(),
+            self.is_job,
+            self.total_rows,
         )
 
     def figures(self) -> Figures:
@@ -153,6 +163,8 @@ class QueryRun(Run):
 class JobRun(Run):
     """A job that ends by itself, in a thread, so that a person can watch and stop it."""
 
+    is_job = True
+
     def __init__(
         self, spark: SparkSession, pipeline: Pipeline, meter: Meter, clock: Callable[[], float]
     ) -> None:
@@ -160,7 +172,10 @@ class JobRun(Run):
         self._spark = spark
         self._own: SparkSession | None = None
         """Its own session: there while it works."""
-        self._watch = Watch()
+        self._run_id = f"job-{uuid4()}"
+        meter.expect(self._run_id, pipeline.name, {})
+        server = pipeline.target if isinstance(pipeline.target, Server) else pipeline.source
+        self._watch = Watch(server, self._tell)
         self._summary: Struct | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name=pipeline.name, daemon=True)
@@ -169,8 +184,12 @@ class JobRun(Run):
     def summary(self) -> Struct | None:
         return self._summary
 
+    def figures(self) -> Figures:
+        return self._meter.figures(self._run_id)
+
     def look(self) -> None:
         """Find out whether it has ended."""
+        self.total_bytes, self.total_rows = self._watch.total_bytes, self._watch.total_rows
         if self._thread.is_alive():
             if self._watch.is_asked_to_stop and self._own is not None:
                 # Again and again: an interruption hits what Spark runs at that moment alone.
@@ -188,12 +207,20 @@ class JobRun(Run):
         self._watch.ask_to_stop()
 
     def _work(self) -> None:
+        polling = Polling(f"progress of {self.pipeline.name}", _PROGRESS_SECONDS, self._watch.look)
         try:
             with own_session(self._spark) as self._own:
                 self._watch.check()
                 self._summary = run_bounded(self._own, self.pipeline, self._watch)
         except Exception as error:  # noqa: BLE001 - told by the thread that waits
             self._error = error
+        polling.finish()
+        if self._error is None:
+            self._watch.complete()
+        self._meter.end(self._run_id)
+
+    def _tell(self, rows: int, bytes_: int) -> None:
+        self._meter.put(self._run_id, Figures(rows=rows, bytes=bytes_))
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headwater.spark.pipelines.building import rows_now, streaming_query_rows, transformed
-from headwater.spark.pipelines.triggers import spark_trigger
+from headwater.spark.pipelines.triggers import limited, spark_trigger
 from headwater.spark.pipelines.values import (
     Archive,
     Materialize,
@@ -25,11 +25,12 @@ from headwater.spark.pipelines.values import (
     as_text,
 )
 from headwater.spark.pipelines.watching import Watch
+from headwater.spark.ranges import byte_of
 
 
 def start(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     """Start the streaming query of a pipeline, from its checkpoint on."""
-    return _started(pipeline.target, spark, pipeline)
+    return _started(pipeline.target, spark, limited(pipeline))
 
 
 def run_bounded(spark: SparkSession, pipeline: Pipeline, watch: Watch) -> Struct:
@@ -177,7 +178,7 @@ def _restore(target: Restore, spark: SparkSession, pipeline: Pipeline, watch: Wa
         missing_start=target.missing_start,
         token=target.token,
         headers=target.headers,
-        begun=lambda _sizes: watch.check(),
+        begun=lambda sizes: watch.filling({path: (0, size) for path, size in sizes.items()}),
     )
 
 
@@ -189,7 +190,7 @@ def _snapshot(target: Snapshot, spark: SparkSession, pipeline: Pipeline, watch: 
         spark,
         pipeline.source.format_options(),
         target=target.stream,
-        begun=lambda _begin: watch.check(),
+        begun=lambda begin: watch.filling({target.stream: (byte_of(begin), None)}),
     )
 
 
@@ -212,5 +213,5 @@ def _publish(target: Publish, spark: SparkSession, pipeline: Pipeline, watch: Wa
         state=f"{pipeline.checkpoint}/state",
         writer=pipeline.name,
         options=options,
-        told=lambda _sent, _changes: watch.check(),
+        told=watch.sent,
     )

@@ -1,12 +1,23 @@
-"""When a pipeline looks for new rows, as a file says it and as Spark is told."""
+"""When a pipeline looks for new rows and how many it takes, as files say it and Spark is told."""
 
 import re
 from typing import Any, Final
 
-from headwater.spark.pipelines.values import AVAILABLE_NOW, DEFAULT
+from msgspec.structs import replace
+
+from headwater.spark.pipelines.values import (
+    AVAILABLE_NOW,
+    DEFAULT,
+    Archive,
+    Pipeline,
+    StreamTarget,
+)
 
 _EVERY: Final = re.compile(r"every (\d+(?:\.\d+)?) ?(s|seconds?|m|minutes?|h|hours?)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+_LIMIT: Final = "maxBytesPerTrigger"
+_STREAM_BATCH: Final = "16m"
+_TABLE_BATCH: Final = "256m"
 
 
 def every(text: str) -> float | None:
@@ -27,3 +38,17 @@ def spark_trigger(text: str) -> dict[str, Any]:
         return {"availableNow": True}
     seconds = every(text)
     return {} if seconds is None else {"processingTime": f"{round(seconds * 1000)} milliseconds"}
+
+
+def limited(pipeline: Pipeline) -> Pipeline:
+    """Bound the batches of a pipeline whose file does not: so a backlog has many, and progress."""
+    if isinstance(pipeline.target, StreamTarget):
+        most = _STREAM_BATCH  # what a batch writes to a stream is one request
+    elif pipeline.is_bounded and not isinstance(pipeline.target, Archive):
+        most = _TABLE_BATCH
+    else:
+        return pipeline  # an archive bounds itself
+    source = pipeline.source
+    if any(name.lower() == _LIMIT.lower() for name in source.options):
+        return pipeline
+    return replace(pipeline, source=replace(source, options={**source.options, _LIMIT: most}))
