@@ -88,6 +88,56 @@ def test_a_pipeline_that_runs_already_is_not_run_again(
     assert b"Starting Spark" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("taken", "arguments", "words"),
+    [
+        # Folders where files should be: root, too, can't write those.
+        ("checkpoints/p/headwater-spark.log/x", (), "/checkpoints/p' can't be written: Is a dir"),
+        ("checkpoints/p/commits", (), "/commits' can't be read as a part of a checkpoint: Not a d"),
+        (
+            "figures",
+            ("--metrics-file", "figures/x"),
+            "Figures can't be written to 'figures/x': File",
+        ),
+    ],
+)
+def test_a_place_that_can_not_be_written_is_told(
+    headwater: Headwater,
+    client: Client,
+    path: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    taken: str,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    client.stream(path).create("application/json")
+    Path("p.toml").write_text(GOOD.format(path=path))
+    Path(taken).parent.mkdir(parents=True, exist_ok=True)
+    Path(taken).touch()
+    done = headwater.run("pipeline", "run", *arguments, "p.toml")
+    assert done.returncode == 1
+    assert words in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    if taken.endswith("commits"):
+        done = headwater.run("pipeline", "status", "p.toml")
+        assert done.returncode == 1
+        assert done.stderr.decode().startswith("Error: '")
+        assert words in done.stderr.decode()
+
+
+def test_a_port_for_figures_that_is_taken_is_told(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path, server_url: str
+) -> None:
+    client.stream(path).create("application/json")
+    (tmp_path / "p.toml").write_text(GOOD.format(path=path))
+    port = server_url.rpartition(":")[2]
+    done = headwater.run("pipeline", "run", "--metrics", port, str(tmp_path / "p.toml"))
+    assert done.returncode == 1
+    assert b"in use. Choose another port for --metrics." in done.stderr
+
+
 def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(GOOD.format(path="x"))
     done = Headwater("http://127.0.0.1:9").run("pipeline", "run", str(tmp_path / "p.toml"))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from headwater.errors import CheckpointUnwritable
+
 if TYPE_CHECKING:
     from headwater.spark.pipelines import Pipeline
 
@@ -26,8 +28,7 @@ def log_of(pipelines: "Sequence[Pipeline]") -> Path:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                what = f"The checkpoint {folder} can't be made ({error.strerror}): choose another."
-                raise click.ClickException(what) from None
+                raise CheckpointUnwritable(str(folder), error.strerror or str(error)) from None
             return folder / NAME
     return Path(tempfile.gettempdir()) / f"{os.getpid()}-{NAME}"
 
@@ -40,8 +41,12 @@ def java_writes_to(log: Path) -> Iterator[None]:
 
     from headwater.spark.pipelines.failures import reason_of
 
+    try:
+        file = log.open("wb")
+    except OSError as error:
+        raise CheckpointUnwritable(str(log.parent), error.strerror or str(error)) from None
     kept = os.dup(_STDERR)
-    with log.open("wb") as file:
+    with file:
         os.dup2(file.fileno(), _STDERR)
     try:
         yield

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from headwater.cli.pipeline_jobs import JOBS
+from headwater.cli.pipeline_jobs import JOBS, this_command
 from headwater.cli.pipeline_running import run_options, run_pipelines, with_spark_installed
 from headwater.cli.progress import Progress
 from headwater.cli.subscriptions import InOrder
@@ -43,7 +43,7 @@ def run(files: tuple[Path, ...], **options: Any) -> None:
         from headwater.spark.pipelines import read_file
 
         found = [read_file(file) for file in files]
-        run_pipelines(found, [str(file) for file in files], **options)
+        run_pipelines(found, [str(file) for file in files], again=this_command(), **options)
 
 
 @pipeline.command()

@@ -255,9 +255,8 @@ def _run(target: dict[str, Any], folder: Path, flags: dict[str, Any]) -> None:
     with with_spark_installed():
         from headwater.spark.pipelines import read_document
 
-        again = shlex.join(("headwater", *without_token(sys.argv[1:])))
         found = read_document(document, Path.cwd())
-        run_pipelines([found], [str(target["kind"])], again=again, **flags)
+        run_pipelines([found], [str(target["kind"])], again=this_command(), **flags)
 
 
 def _beside(folder: Path, what: str) -> Path:
@@ -273,6 +272,11 @@ def _pairs(texts: tuple[str, ...], flag: str, form: str) -> dict[str, str]:
             raise click.UsageError(f"{flag} '{text}' has to be {form}.")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def this_command() -> str:
+    """Write the command that runs, to be typed again."""
+    return shlex.join(("headwater", *without_token(sys.argv[1:])))
 
 
 def without_token(arguments: Sequence[str]) -> list[str]:

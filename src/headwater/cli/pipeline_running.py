@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -103,7 +102,7 @@ def run_pipelines(
     remote: str | None = None,
     metrics_port: int | None = None,
     metrics_file: Path | None = None,
-    again: str | None = None,
+    again: str,
 ) -> None:
     """Run pipelines to their end, or until somebody stops them; `again` is how to go on."""
     from msgspec.structs import replace
@@ -113,7 +112,6 @@ def run_pipelines(
     pipelines = _checked(found, files, remote)
     if once:
         pipelines = [replace(pipeline, trigger=AVAILABLE_NOW) for pipeline in pipelines]
-    command = again or shlex.join(("headwater", "pipeline", "run", *files))
     with StopRequest() as stop:
         outcomes, log = _run(pipelines, stop, master, remote, metrics_port, metrics_file)
     for outcome in outcomes:
@@ -124,10 +122,10 @@ def run_pipelines(
             f"Error: The pipeline {outcome.name} has failed: {outcome.reason}" for outcome in failed
         )
         more = f"What Spark says itself is in {log}"
-        click.echo(f"{reasons}\n{more}\nGo on, once that is mended, with: {command}", err=True)
+        click.echo(f"{reasons}\n{more}\nGo on, once that is mended, with: {again}", err=True)
         raise SystemExit(1)
     if stop.number is not None:
-        click.echo(f"Go on with: {command}", err=True)
+        click.echo(f"Go on with: {again}", err=True)
         raise SystemExit(128 + stop.number)
 
 

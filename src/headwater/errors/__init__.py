@@ -53,7 +53,9 @@
     │       ├── NoSpark            PySpark is not installed
     │       ├── BadPipeline        its file says what can't be done
     │       ├── CheckpointTaken    another process runs on its checkpoint
-    │       └── CheckpointUnreadable  a file of its checkpoint is not what Spark writes
+    │       ├── CheckpointUnreadable  a file of its checkpoint is not what Spark writes
+    │       ├── CheckpointUnwritable  its folder takes no files
+    │       └── MetricsUnwritable     figures can't be written to their file
     └── ClientError                a request to a stream server has failed
         ├── ClientClosed           the client was closed, so nothing was sent
         ├── Unreachable            no connection could be made, so nothing was sent
@@ -142,7 +144,9 @@ from headwater.errors.spark import (
     BatchRefused,
     CheckpointTaken,
     CheckpointUnreadable,
+    CheckpointUnwritable,
     CorruptMessage,
+    MetricsUnwritable,
     NoJava,
     NoSpark,
     NotAnArchive,
@@ -193,6 +197,7 @@ __all__ = [
     "CannotListen",
     "CheckpointTaken",
     "CheckpointUnreadable",
+    "CheckpointUnwritable",
     "ClientClosed",
     "ClientError",
     "CollectionStopped",
@@ -205,6 +210,7 @@ __all__ = [
     "InvalidValue",
     "KeyFieldRefused",
     "LeaseLost",
+    "MetricsUnwritable",
     "NewerFormat",
     "NoJava",
     "NoSpark",

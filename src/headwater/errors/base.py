@@ -18,9 +18,7 @@ class SettingsError(HeadwaterError):
 class CannotListen(HeadwaterError):
     """The address can't be listened on: it is taken, not ours, or not allowed."""
 
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(
-            f"Can't listen on {host}:{port}: {reason}. Choose another --host or --port."
-        )
+    def __init__(self, host: str, port: int, reason: str, choose: str = "--host or --port") -> None:
+        super().__init__(f"Can't listen on {host}:{port}: {reason}. Choose another {choose}.")
         self.host = host
         self.port = port

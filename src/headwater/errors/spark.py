@@ -166,6 +166,25 @@ class CheckpointUnreadable(PipelineError):
         self.file = file
 
 
+class CheckpointUnwritable(PipelineError):
+    """A checkpoint's folder takes no files."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(
+            f"The checkpoint '{folder}' can't be written: {reason}. Let this user write there, or "
+            "choose another."
+        )
+        self.folder = folder
+
+
+class MetricsUnwritable(PipelineError):
+    """The file for figures can't be written."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(f"Figures can't be written to '{file}': {reason}. Choose another file.")
+        self.file = file
+
+
 class StreamDiffers(SparkError):
     """A stream holds something else than what has to be there."""
 

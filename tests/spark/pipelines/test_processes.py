@@ -90,14 +90,15 @@ def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
         client.stream("in/one").create(data=numbers)
         client.stream("out").create("application/json")
 
-        with started(tmp_path, server.url, "run", "copy.toml") as (process, told):
+        command = ("run", "--master", "local[2]", "copy.toml")
+        with started(tmp_path, server.url, *command) as (process, told):
             wait_until(lambda: bool(written(client)) or process.poll() is not None, 90)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130, told.read_text()
         text = told.read_text()
         assert "Stopping after this batch" in text
         assert "copy is stopped: " in text
-        assert "Go on with: headwater pipeline run copy.toml" in text
+        assert "Go on with: headwater pipeline run --master 'local[2]' copy.toml" in text
         assert "Traceback" not in text
         stopped = written(client)
         assert 0 < len(stopped) < ROWS

@@ -1,9 +1,12 @@
 """Figures from what Spark tells of its batches."""
 
+import shutil
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from headwater.spark.pipelines.metrics import Meter, MetricsFile
 from headwater.spark.pipelines.progress import Figures, after, measured, sized, told
 
 
@@ -55,6 +58,24 @@ def test_lag_is_what_the_server_tells_between_batches_too() -> None:
     # A batch that was planned before the server was asked does not make that undone.
     planned = progress(0, 1, None, {"a": at(1, 300)}, {"a": at(1, 300)})
     assert after(figures, planned).lag_bytes == 100
+
+
+def test_where_figures_go_that_fails_stops_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[int] = []
+    (tmp_path / "folder").mkdir()
+    file = MetricsFile(tmp_path / "folder" / "figures.prom")
+    shutil.rmtree(tmp_path / "folder")
+    meter = Meter(file, lambda _name, figures, _is_up: told.append(figures.rows))
+    meter.expect("run", "p", {})
+    meter.put("run", Figures(rows=1))
+    meter.put("run", Figures(rows=2))
+    meter.end("run")
+    assert told == [1, 2, 2]
+    assert meter.await_end("run", 0)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("figures are lost pipeline=p reason=")
 
 
 def test_a_recreated_stream_counts_no_negative_bytes() -> None:

@@ -5,6 +5,7 @@ analyses each transform over no rows, and starts the whole query once over strea
 nothing, which finds what can't be done in a stream.
 """
 
+import os
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -122,18 +123,20 @@ def _checkpoint(pipeline: Pipeline) -> Iterator[Problem]:
     try:
         last_committed(folder)
         before = owner(folder)
+        process = holder(folder)
     except CheckpointUnreadable as error:
         yield Problem("checkpoint", str(error))
         return
-    except OSError as error:
-        yield Problem("checkpoint", f"{folder} can't be read ({error.strerror}): choose another")
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        what = f"{there} can't be written by this user: let it, or choose another"
+        yield Problem("checkpoint", what)
         return
     if before is not None:
         yield from mismatches(before, Owner.of(pipeline))
     elif (folder / "metadata").exists():
         what = f"{folder} was written by another query: set another, or remove it"
         yield Problem("checkpoint", what)
-    process = holder(folder)
     if process is not None:
         what = f"process {process} runs this pipeline now: it has to stop before another run"
         yield Problem("checkpoint", what, is_warning=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from headwater.errors import CheckpointTaken, CheckpointUnreadable
+from headwater.errors import CheckpointTaken, CheckpointUnreadable, CheckpointUnwritable
 from headwater.spark.pipelines.problems import Problem
 from headwater.spark.pipelines.rules import view_names
 from headwater.spark.pipelines.values import Pipeline
@@ -85,6 +85,8 @@ def owner(folder: Path) -> Owner | None:
         return msgspec.json.decode(file.read_bytes(), type=Owner)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise CheckpointUnreadable(str(file), error.strerror or str(error)) from None
     except msgspec.DecodeError as error:
         raise CheckpointUnreadable(str(file), str(error)) from None
 
@@ -103,7 +105,8 @@ def own(folder: Path, pipeline: Pipeline) -> None:
 def mismatches(before: Owner, now: Owner) -> list[Problem]:
     """Tell what has changed since the checkpoint was written, and whether it can go on."""
     found = []
-    anew = "set another checkpoint to begin anew"
+    flag = " (--state of the command)" if now.kind == "publish" else ""
+    anew = f"set another checkpoint{flag} to begin anew"
     if before.kind != now.kind:
         what = f"belongs to a pipeline with the target '{before.kind}', not '{now.kind}': {anew}"
         found.append(Problem("checkpoint", what))
@@ -132,14 +135,20 @@ def holder(folder: Path) -> str | None:
                 return file.read().decode(errors="replace").strip() or "?"
     except FileNotFoundError:
         pass
+    except OSError as error:
+        raise CheckpointUnreadable(str(folder / LOCK), error.strerror or str(error)) from None
     return None
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Keep others off a checkpoint; the system lets go of it when this process ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a+b") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("a+b")
+    except OSError as error:
+        raise CheckpointUnwritable(str(folder), error.strerror or str(error)) from None
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -158,6 +167,8 @@ def _last(folder: Path) -> int | None:
         numbers = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()]
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise CheckpointUnreadable(str(folder), error.strerror or str(error)) from None
     return max(numbers, default=None)
 
 

@@ -5,6 +5,7 @@ as text in the format of Prometheus; `metrics_server` and `metrics_stream` bring
 """
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from headwater.errors import MetricsUnwritable
 from headwater.spark.pipelines.progress import Figures, after, measured
+
+log: Final = logging.getLogger("headwater.spark")
 
 Told = Callable[[str, Figures, bool], None]
 """Is told a pipeline's name, its figures, and whether it runs."""
@@ -48,6 +52,8 @@ class Meter(StreamingQueryListener):
 
     def __init__(self, *told: Told) -> None:
         self._told = told
+        self._silent: set[Told] = set()
+        """Those that have failed before, which is said once."""
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
         self._early: dict[str, list[dict[str, Any]]] = {}
@@ -120,9 +126,11 @@ class Meter(StreamingQueryListener):
             running = self._running.get(run_id)
             if running is not None:
                 running.is_up = False
-        if running is not None:
-            self._tell(running)
-        self._end_of(run_id).set()
+        try:
+            if running is not None:
+                self._tell(running)
+        finally:
+            self._end_of(run_id).set()
 
     def _take(self, run_id: str, told: Mapping[str, Any]) -> None:
         with self._lock:
@@ -132,7 +140,12 @@ class Meter(StreamingQueryListener):
 
     def _tell(self, running: Running) -> None:
         for tell in self._told:
-            tell(running.name, running.figures, running.is_up)
+            try:
+                tell(running.name, running.figures, running.is_up)
+            except Exception as error:  # noqa: BLE001 - Spark's listener and the others go on
+                if tell not in self._silent:
+                    log.warning("figures are lost pipeline=%s reason=%s", running.name, error)
+                self._silent.add(tell)
 
     def _end_of(self, run_id: str) -> threading.Event:
         with self._lock:
@@ -145,11 +158,18 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._figures: dict[str, tuple[Figures, bool]] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write()  # what can't be written is said now
+        except OSError as error:
+            raise MetricsUnwritable(str(path), error.strerror or str(error)) from None
 
     def __call__(self, name: str, figures: Figures, is_up: bool) -> None:
         """Take note of new figures."""
         self._figures[name] = (figures, is_up)
+        self._write()
+
+    def _write(self) -> None:
         new = self._path.with_name(f".{self._path.name}.new")
         new.write_text(metrics_text(self._figures))
         new.replace(self._path)

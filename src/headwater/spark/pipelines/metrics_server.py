@@ -34,7 +34,8 @@ def serving(port: int, text: Callable[[], str]) -> Iterator[str]:
     try:
         server = ThreadingHTTPServer((HOST, port), Handler)
     except OSError as error:
-        raise CannotListen(HOST, port, error.strerror or str(error)) from None
+        reason = error.strerror or str(error)
+        raise CannotListen(HOST, port, reason, "port for --metrics") from None
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
