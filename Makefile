@@ -63,7 +63,11 @@ clean: ## remove what the other commands set up
 	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Headwater needs Python 3.11 or newer, which $(PYTHON) is not. Name one that is:" \
+			"make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12"; exit 1; }
+	@# A half-made one would be taken for a whole one by the next make.
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
 	@echo "Setting up Headwater in $(VENV) ..."
