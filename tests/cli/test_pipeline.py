@@ -9,6 +9,7 @@ import pytest
 from headwater.cli.pipeline_jobs import without_token
 from headwater.client import Client
 from headwater.spark.pipelines.checkpoints import held
+from headwater.state.snapshots import end_event, start_event
 from tests.cli.conftest import Headwater
 
 JOBS = ("materialize", "project", "archive", "restore", "snapshot", "publish")
@@ -162,6 +163,64 @@ def test_status_needs_no_spark(
     assert status["lagBytes"] > 0
     text = headwater.ok("pipeline", "status", str(file))
     assert text.startswith("p (stream) is not running.\n  no batch is committed; checkpoint ")
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "[target]\nkind = 'restore'\nfolder = '/kept'\n",
+            [
+                "p (restore) may be running.",
+                "  what its streams lack of /kept is found when it runs",
+            ],
+        ),
+        (
+            "[source]\nstream = '{path}'\n[target]\nkind = 'snapshot'\nstream = 'short'\n",
+            ["p (snapshot) may be running.", "  'short' holds no snapshot of it"],
+        ),
+        (
+            (
+                "[source]\nstream = '{path}'\n[target]\n"
+                "kind = 'publish'\nstream = 'told'\ntype = 't'\nkey = 'k'\n"
+            ),
+            ["p (publish) is not running.", "  what differs from 'told' is found when it runs"],
+        ),
+        (
+            "remote = 'sc://elsewhere'\ncheckpoint = '/there/p'\n" + GOOD,
+            [
+                "p (stream) may be running.",
+                "  checkpoint /there/p is at the Connect server: how far it is can't be seen",
+            ],
+        ),
+    ],
+)
+def test_status_tells_what_is_known_and_nothing_else(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path, text: str, lines: list[str]
+) -> None:
+    client.stream(path).create(data=b"[1,2]")
+    (tmp_path / "p.toml").write_text(text.format(path=path))
+    assert headwater.ok("pipeline", "status", f"{tmp_path}/p.toml").splitlines() == lines
+    told = json.loads(headwater.ok("pipeline", "status", "--json", f"{tmp_path}/p.toml"))
+    assert told["name"] == "p"
+
+
+def test_the_status_of_a_snapshot_is_what_came_since(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    source = client.stream(path)
+    source.create(data=b"[1,2]")
+    offset = source.head().next_offset
+    short = client.stream(f"{path}-short")
+    short.create("application/json")
+    begin = short.head().next_offset
+    short.append(b"[" + start_event(path, offset) + b"," + end_event(path, offset, begin) + b"]")
+    source.append(b"[3]")
+    text = f"[source]\nstream = '{path}'\n[target]\nkind = 'snapshot'\nstream = '{path}-short'\n"
+    (tmp_path / "p.toml").write_text(text)
+    lines = headwater.ok("pipeline", "status", f"{tmp_path}/p.toml").splitlines()
+    assert lines[1] == f"  the last snapshot in '{path}-short' is as of offset {offset}"
+    assert lines[2] == "  1 stream, 3 B to do"
 
 
 def test_without_java_it_is_told_what_to_install(

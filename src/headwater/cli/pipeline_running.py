@@ -218,7 +218,8 @@ def _run(
         if metrics_port is not None:
             url = stack.enter_context(serving(metrics_port, meter.text))
             click.echo(f"Figures are at {url}", err=True)
-        log = log_of([] if remote else pipelines)
+        is_remote = remote is not None or any(pipeline.remote for pipeline in pipelines)
+        log = log_of([] if is_remote else pipelines)
         click.echo(f"Starting Spark, which writes to {log} …", err=True)
         try:
             with java_writes_to(log):
@@ -230,7 +231,6 @@ def _run(
             stop.number = signal.SIGINT  # from Spark's own handler, before ours is back
         if stop.number is not None:
             return [Outcome.of_none(pipeline.name) for pipeline in pipelines], log
-        is_remote = remote is not None or any(pipeline.remote for pipeline in pipelines)
         try:
             with running(spark, pipelines, meter, is_remote=is_remote) as runner:
                 _watch(runner, stop, progress)

@@ -30,9 +30,14 @@ def _lines(status: "Status") -> list[str]:
     from headwater.spark.pipelines.progress import sized
 
     runs = f"runs in process {status.runs_in}" if status.runs_in else "is not running"
-    lines = [f"{status.name} ({status.kind}) {runs}."]
     if not status.is_local:
-        lines.append(f"  checkpoint {status.checkpoint} is on another machine")
+        runs = "may be running"  # its lock is not to be seen either
+    lines = [f"{status.name} ({status.kind}) {runs}."]
+    if status.known:
+        lines.append(f"  {status.known}")
+    elif not status.is_local:
+        where = "at the Connect server" if status.is_remote else "on another machine"
+        lines.append(f"  checkpoint {status.checkpoint} is {where}: how far it is can't be seen")
     elif status.committed is None:
         lines.append(f"  no batch is committed; checkpoint {status.checkpoint}")
     else:
@@ -74,7 +79,7 @@ def _plain(status: "Status") -> dict[str, Any]:
         "process": status.runs_in,
         "batch": None if committed is None else committed.batch,
         "secondsSince": status.age,
-        "lagBytes": status.lag_bytes,
+        "lagBytes": status.lag_bytes if status.is_local or status.streams else None,
         "streams": [
             {
                 "path": stream.path,

@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from msgspec import Struct
 
 from headwater.client import START, Client, Retry
+from headwater.errors import StreamNotFound
 from headwater.protocol.globs import matches
 from headwater.spark.options import is_glob, source_options
 from headwater.spark.pipelines.checkpoints import Committed, holder, last_committed, local_folder
 from headwater.spark.pipelines.progress import distance
-from headwater.spark.pipelines.values import Pipeline, Server
+from headwater.spark.pipelines.values import BOUNDED, Pipeline, Publish, Server, Snapshot
 from headwater.spark.ranges import byte_of
+from headwater.state.snapshots import find_snapshots
 
 
 class StreamLag(Struct, frozen=True):
@@ -41,6 +44,10 @@ class Status(Struct, frozen=True):
     streams: tuple[StreamLag, ...] = ()
     gone: tuple[str, ...] = ()
     """Streams that it has read and that are not there any more."""
+    is_remote: bool = False
+    """Whether it runs at a Spark Connect server, where its checkpoint may be as well."""
+    known: str = ""
+    """What is known of a job that has no batches."""
 
     @property
     def lag_bytes(self) -> int:
@@ -65,8 +72,14 @@ def client_of(server: Server) -> Client:
 
 def status_of(pipeline: Pipeline) -> Status:
     """Read the checkpoint of a pipeline, and ask its server for the ends of its streams."""
-    folder = local_folder(pipeline.checkpoint)
-    committed = None if folder is None else last_committed(folder)
+    if isinstance(pipeline.target, BOUNDED):
+        return _job_status(pipeline)
+    folder = _seen(pipeline)
+    if folder is None:  # how much there is to do is not known either
+        name, kind, checkpoint = pipeline.name, pipeline.kind, pipeline.checkpoint
+        is_remote = pipeline.remote is not None
+        return Status(name, kind, checkpoint, False, None, None, is_remote=is_remote)
+    committed = last_committed(folder)
     offsets = {} if committed is None else committed.offsets
     lags = tuple(lag_of(pipeline, committed))
     there = {lag.path for lag in lags}
@@ -80,12 +93,59 @@ def status_of(pipeline: Pipeline) -> Status:
         pipeline.name,
         pipeline.kind,
         pipeline.checkpoint,
-        folder is not None,
+        True,
         committed,
-        None if folder is None else holder(folder),
+        holder(folder),
         lags,
         tuple(gone),
     )
+
+
+def _seen(pipeline: Pipeline) -> Path | None:
+    """Give the folder of a checkpoint where it can be looked at."""
+    folder = local_folder(pipeline.checkpoint)
+    if folder is not None and pipeline.remote and not folder.exists():
+        return None
+    return folder
+
+
+def _job_status(pipeline: Pipeline) -> Status:
+    """Tell what is known of a job that ends by itself: most of them keep nothing."""
+    target = pipeline.target
+    folder = _seen(pipeline) if pipeline.has_checkpoint else None
+    lags: tuple[StreamLag, ...] = ()
+    if isinstance(target, Snapshot):
+        known, lags = _since_snapshot(pipeline, target)
+    elif isinstance(target, Publish):
+        known = f"what differs from '{target.stream}' is found when it runs"
+    else:
+        known = f"what its streams lack of {target.place} is found when it runs"
+    return Status(
+        pipeline.name,
+        pipeline.kind,
+        pipeline.checkpoint if pipeline.has_checkpoint else "",
+        folder is not None,
+        None,
+        None if folder is None else holder(folder),
+        lags,
+        is_remote=pipeline.remote is not None,
+        known=known,
+    )
+
+
+def _since_snapshot(pipeline: Pipeline, target: Snapshot) -> tuple[str, tuple[StreamLag, ...]]:
+    """Find the last snapshot, and what its source has got since."""
+    (path,) = pipeline.source.streams
+    with client_of(pipeline.source) as client:
+        source = client.stream(path).head()
+        try:
+            last, _ = find_snapshots(client.stream(target.stream))
+        except StreamNotFound:
+            last = None
+    if last is None or last.source != path:
+        return f"'{target.stream}' holds no snapshot of it", ()
+    known = f"the last snapshot in '{target.stream}' is as of offset {last.offset}"
+    return known, (StreamLag(path, last.offset, source.next_offset, source.closed),)
 
 
 def lag_of(pipeline: Pipeline, committed: Committed | None) -> Iterator[StreamLag]:
