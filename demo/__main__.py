@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from headwater.spark.java import find_java
 
 HERE: Final = Path(__file__).parent
 FILES: Final = ("shop.toml", "runs.toml", "alerts.toml")
+say: Final = partial(print, flush=True)  # also where it is no terminal
 _READY: Final = re.compile(r"Headwater listens on (http://\S+)")
 
 
@@ -39,17 +41,17 @@ def main(folder: Path) -> int:
     for name in FILES:
         shutil.copyfile(HERE / name, folder / name)
     with server(folder) as url:
-        print(f"1. A server runs at {url}, its store is {folder}/store.")
+        say(f"1. A server runs at {url}, its store is {folder}/store.")
         changes, events = feed(url)
-        print(f"2. Fed {changes:,} changes of customers and orders, {events:,} events of runs.")
-        print(f"3. Spark runs {', '.join(FILES)}, which takes a moment to start:")
+        say(f"2. Fed {changes:,} changes of customers and orders, {events:,} events of runs.")
+        say(f"3. Spark runs {', '.join(FILES)}, which takes a moment to start:")
         code = run_pipelines(folder, url)
         if code:
             return code
-        print("4. The tables and the stream that were made:\n")
+        say("4. The tables and the stream that were made:\n")
         show_tables(folder / "tables", url)
-    print(where_to_look(folder))
-    print(f"The demonstration took {time.monotonic() - began:.0f} seconds.")
+    say(where_to_look(folder))
+    say(f"The demonstration took {time.monotonic() - began:.0f} seconds.")
     return 0
 
 
@@ -63,6 +65,19 @@ def run_pipelines(folder: Path, url: str) -> int:
     except KeyboardInterrupt:
         # The terminal sent it Ctrl-C as well: it stops after its batch.
         return process.wait()
+    except BaseException:
+        end(process)  # SIGTERM came to us alone
+        raise
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process that was started here, with patience."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @contextmanager
@@ -81,12 +96,7 @@ def server(folder: Path) -> Iterator[str]:
     try:
         yield _url(folder / "server.log", process)
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 def _url(log: Path, process: "subprocess.Popen[bytes]") -> str:

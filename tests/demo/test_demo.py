@@ -1,7 +1,9 @@
 """`make demo`, without its installation."""
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 
@@ -41,3 +43,29 @@ def test_the_demonstration_shows_tables_and_stops(tmp_path: Path) -> None:
     assert 0 < customers.num_rows < 240  # some have left
     log = (tmp_path / "demo" / "server.log").read_text()
     assert "Traceback" not in log
+
+
+def test_who_ends_the_demonstration_ends_all_of_it(tmp_path: Path) -> None:
+    told = tmp_path / "told.txt"
+    with told.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "demo", str(tmp_path / "demo")],
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        until = time.monotonic() + 90
+        while b"Starting Spark" not in told.read_bytes():
+            assert process.poll() is None, told.read_text()
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert b"3. Spark runs" in told.read_bytes()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) == 2  # the server and the pipelines
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+    assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
