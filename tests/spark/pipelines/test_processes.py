@@ -60,7 +60,7 @@ def started(
     folder: Path, url: str, *arguments: str
 ) -> Iterator["tuple[subprocess.Popen[bytes], Path]"]:
     """Start a command that leaves what it says in a file, which outlives it."""
-    told = folder / "told.txt"
+    told = folder / f"{arguments[0]}.txt"  # two may run at once
     with told.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "headwater", "pipeline", *arguments],

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Literal
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.errors import HeadwaterError
 from headwater.spark.pipelines.checkpoints import last_committed, local_folder
-from headwater.spark.pipelines.failures import named_reason_of, reason_of
+from headwater.spark.pipelines.failures import UNANSWERED, named_reason_of, reason_of
 from headwater.spark.pipelines.metrics import Meter
 from headwater.spark.pipelines.polling import Polling
 from headwater.spark.pipelines.progress import Figures
@@ -192,8 +193,10 @@ class JobRun(Run):
         self.total_bytes, self.total_rows = self._watch.total_bytes, self._watch.total_rows
         if self._thread.is_alive():
             if self._watch.is_asked_to_stop and self._own is not None:
-                # Again and again: an interruption hits what Spark runs at that moment alone.
-                self._own.interruptAll()
+                # Again and again: an interruption hits what Spark runs at that moment alone. The
+                # session may end meanwhile, and what becomes of the job is what its thread tells.
+                with suppress(*UNANSWERED):
+                    self._own.interruptAll()
             return
         if self._error is None:
             self._end("done")
