@@ -84,10 +84,13 @@ def _begin(writer: DataStreamWriter, pipeline: Pipeline) -> StreamingQuery:
 
 
 def _ready(writer: DataStreamWriter, pipeline: Pipeline) -> DataStreamWriter:
+    from headwater.spark.tables.files import folder_uri  # noqa: PLC0415 - as tables are, below
+
     trigger = spark_trigger(pipeline.trigger)
     if trigger:
         writer = writer.trigger(**trigger)
-    return writer.queryName(pipeline.name).option("checkpointLocation", pipeline.checkpoint)
+    named = writer.queryName(pipeline.name)
+    return named.option("checkpointLocation", folder_uri(pipeline.checkpoint))
 
 
 class WriteBatch:
