@@ -84,6 +84,8 @@ def hush_spark() -> None:
     """Keep PySpark from logging errors that are told as one sentence anyway."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    # Py4J tells the root logger itself when Java ends during a call.
+    logging.getLogger().addFilter(lambda it: "while sending command" not in str(it.msg))
 
 
 def _hush_the_end(spark: "SparkSession") -> None:
