@@ -19,7 +19,7 @@ demo: $(VENV)/.spark ## set up what is needed and show streams becoming tables o
 	$(BIN)/python -m demo
 
 test: $(VENV)/.dev $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 check: $(VENV)/.dev ## format, lint, types and import rules
 	$(BIN)/ruff format --check .

@@ -1,6 +1,8 @@
 """What all tests share: suites whose assertions are explained, engines asked for by name.
 
-An engine is started by the first test that asks for it, and stopped at the end.
+An engine is started by the first test that asks for it, and stopped at the end. Where tests run in
+several processes, those of Spark stay in one, since each Spark takes all cores that there are, and
+other files are shared out.
 """
 
 from collections.abc import Iterator
@@ -17,6 +19,17 @@ from tests.support.engines.temporal import start_temporal
 
 for suite in sorted((Path(__file__).parent / "suites").glob("*.py")):
     pytest.register_assert_rewrite(f"tests.suites.{suite.stem}")
+
+
+_TESTS = Path(__file__).parent
+_SPARK = (_TESTS / "spark", _TESTS / "demo")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        is_spark = any(folder in item.path.parents for folder in _SPARK)
+        group = "spark" if is_spark else str(item.path.relative_to(item.config.rootpath))
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
