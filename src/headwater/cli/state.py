@@ -50,14 +50,17 @@ def show(
     at = target(stream, url)
     changed = threading.Event()
     with _loaded(at, changed, snapshot=snapshot) as db:
+        changed.clear()
         _print(db, type_, key, as_json=as_json)
-        while follow and not db.status.ended:
+        while follow:
             try:
                 while not changed.wait(0.5) and not db.status.ended:
                     pass
             except KeyboardInterrupt:
                 click.echo(f"The state is as of offset {db.offset}.", err=True)
                 sys.exit(EXIT_CODE)
+            if not changed.is_set():
+                break  # it has ended, and all that it came to is printed
             changed.clear()
             if not as_json and sys.stdout.isatty():
                 click.clear()
