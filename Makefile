@@ -18,8 +18,8 @@ run: $(VENV)/.run ## set up what is needed and start the server on port 4437
 demo: $(VENV)/.spark ## set up what is needed and show streams becoming tables on Spark
 	$(BIN)/python -m demo
 
-test: $(VENV)/.dev $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+test: $(VENV)/.dev $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests (WORKERS=2: in so many processes)
+	$(BIN)/python -m pytest $(if $(WORKERS),--numprocesses $(WORKERS) --dist loadgroup)
 
 check: $(VENV)/.dev ## format, lint, types and import rules
 	$(BIN)/ruff format --check .

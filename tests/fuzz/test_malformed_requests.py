@@ -24,7 +24,7 @@ SEED: Final = int(os.environ.get("HEADWATER_FUZZ_SEED", "20241009"))
 CONNECTIONS: Final = 32
 BATCH: Final = 9
 GROWTH: Final = 6 * 1024 * 1024
-LONGEST: Final = 150.0
+LONGEST_SILENCE: Final = 30.0
 
 _STATUS: Final = re.compile(rb"HTTP/1\.1 ([2-5]\d\d) ")
 
@@ -47,10 +47,11 @@ class Flood:
         until = self.sent + count
         for _ in range(CONNECTIONS):
             self._open()
-        deadline = time.monotonic() + LONGEST
+        heard = time.monotonic()
         while self._selector.get_map():
-            assert time.monotonic() < deadline, "the server stopped answering"
+            assert time.monotonic() < heard + LONGEST_SILENCE, "the server stopped answering"
             for key, _ in self._selector.select(timeout=1):
+                heard = time.monotonic()
                 sock = key.fileobj
                 assert isinstance(sock, socket.socket)
                 try:
@@ -96,7 +97,7 @@ def settled_rss(server: ServerProcess) -> int:
     return min(server.rss() for _ in range(3))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_malformed_requests_do_no_harm(server: ServerProcess) -> None:
     with Wire(server.port) as wire:
         wire.ask("PUT", JSON_PATH.decode(), {"Content-Type": "application/json"}, b"[1, 2]")
