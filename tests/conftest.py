@@ -25,6 +25,7 @@ _TESTS = Path(__file__).parent
 _SPARK = (_TESTS / "spark", _TESTS / "demo")
 
 
+@pytest.hookimpl(tryfirst=True)  # before they are shared out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         is_spark = any(folder in item.path.parents for folder in _SPARK)
