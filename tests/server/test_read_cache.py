@@ -56,6 +56,15 @@ def test_a_long_answer_is_kept_when_it_is_asked_for_again() -> None:
     assert answer.response.body == (b"".join(body),)
 
 
+def test_an_answer_keeps_nothing_but_itself_alive() -> None:
+    cache = ReadCache(LIMIT)
+    block = memoryview(b"[1,\n2,\n" + b"x" * LIMIT)
+    cache.keep(key(), chunk(info(), up_to_date=True), Response(200, [], (block[:3], b"]")))
+    answer = cache.find(key())
+    assert answer is not None
+    assert answer.response.body == (b"[1,]",)
+
+
 def test_what_reading_changes_is_not_kept() -> None:
     cache = ReadCache(LIMIT)
     sliding = info(config=StreamConfig("application/json", "application/json", Expiry(ttl=60)))

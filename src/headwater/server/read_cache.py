@@ -81,9 +81,9 @@ class ReadCache:
             return
         if _length(key) > _MAX_KEY_BYTES:  # a key is chosen by a client, and may be mostly junk
             return
-        if length > SMALL_ANSWER_BYTES:
-            if not self._was_seen(key):
-                return
+        if length > SMALL_ANSWER_BYTES and not self._was_seen(key):
+            return
+        if response.body:
             # In one piece it is sent with the least effort, and keeps no more than itself alive.
             response.body = (b"".join(response.body),)
         self.drop(key)
