@@ -65,7 +65,7 @@ def test_what_is_no_schema_is_refused() -> None:
     with pytest.raises(SchemaError, match="is not valid at"):
         validator_for({"type": "nothing"})
     with pytest.raises(SchemaError, match="on_invalid='ignore'"):
-        collection(type="t", on_invalid="ignore")  # type: ignore[call-overload] # refused
+        collection(type="t", on_invalid="ignore")  # type: ignore[call-overload] # wrong on purpose
 
 
 def test_a_key_comes_from_the_value_or_is_asked_for() -> None:

@@ -127,7 +127,7 @@ class Appending:
             (changed(event("Ticked"), idempotency_key=""), "idempotencyKey"),
             (changed(event("Ticked"), event_type="x" * 300), "eventType"),
             (event("Ticked", attempt=0), "attempts"),
-            (changed(event("Ticked"), emitted_at=datetime(2026, 1, 1)), "UTC"),  # noqa: DTZ001 - refused
+            (changed(event("Ticked"), emitted_at=datetime(2026, 1, 1)), "UTC"),  # noqa: DTZ001 - no zone, on purpose
             (event("Ticked", "x" * (2 << 20)), "bytes"),
         ],
     )

