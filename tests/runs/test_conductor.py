@@ -150,6 +150,19 @@ def test_a_workflow_that_did_not_complete_says_why(
     assert (step.error.code, step.error.retryable) == (code, retryable)
 
 
+def test_tasks_of_the_engine_itself_end_after_they_began_whatever_its_clocks_say() -> None:
+    """Switches and forks come with an end before their start, or with no start at all."""
+    tasks = {task["referenceTaskName"]: task for task in record("forked")["tasks"]}
+    assert tasks["by_size_ref"]["endTime"] < tasks["by_size_ref"]["startTime"]
+    assert tasks["regions_ref"]["endTime"] < tasks["regions_ref"]["scheduledTime"]
+    snapshot = snapshot_of("forked")
+    assert snapshot.status is RunStatus.CANCELLED
+    assert {step.step_id: step.status for step in snapshot.steps} == {
+        name: StepStatus.SUCCESS if task["status"] == "COMPLETED" else StepStatus.FAILED
+        for name, task in tasks.items()
+    }
+
+
 def test_records_that_are_read_while_it_runs_add_up_to_the_last_one() -> None:
     assert told(events("running"))[-1] == ("StepStarted", "load_ref", 1)
     assert snapshot_of("running").status is RunStatus.RUNNING

@@ -209,7 +209,9 @@ class _Teller:
         yield began, started
         if not ended:
             return
-        took = {"durationMs": max(0, end - began)}
+        # Conductor's own tasks, switches and forks, come with an end before their start.
+        end = max(began, end)
+        took = {"durationMs": end - began}
         if task.status in _COMPLETED:
             data = {"completedAt": _text(end), "artifactRefs": [], **took}
             yield end, self._event("StepCompleted", end, data, **step)
