@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headwater.client import Client, ProducerClaim
 from headwater.errors import BadOption, BadRow, BatchRefused
 from headwater.spark.jobs.publish import Published, publish, publishing
+from headwater.spark.tables import Table
 from headwater.state import MaterializedState, change, control, encode_events
 from tests.spark.conftest import Reads
 from tests.support.server import ServerProcess
@@ -215,6 +216,25 @@ def test_a_publisher_that_comes_second_looks_again(target: Target) -> None:
     assert (done.inserts, done.updates) == (0, 1)
     assert target.state() == {"1": {"id": 1, "name": "ours"}}
     assert len(target.events()) == 2
+
+
+def test_a_publisher_whose_reading_is_overtaken_looks_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.publish(target.table((1, "a")))
+    committed = Table.committed
+
+    def overtaken(table: Table, writer: str) -> int:
+        monkeypatch.setattr(Table, "committed", committed)
+        done = committed(table, writer)
+        for name in ("b", "c"):  # the second one reads what the first has told
+            target.publish(target.table((1, name)))
+        return done
+
+    monkeypatch.setattr(Table, "committed", overtaken)
+    done = target.publish(target.table((1, "ours")))
+    assert (done.inserts, done.updates) == (0, 1)
+    assert [each["value"]["name"] for each in target.events()] == ["a", "b", "c", "ours"]
 
 
 def act_once(batches: Iterable[pa.RecordBatch], *, url: str, path: str) -> Iterator[pa.RecordBatch]:

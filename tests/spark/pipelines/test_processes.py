@@ -78,20 +78,26 @@ def started(
         process.wait(20)
 
 
+@contextmanager
+def copying(folder: Path) -> Iterator[tuple[str, Client]]:
+    """Make the files of a pipeline, and a server that has the rows for it to copy."""
+    (folder / "copy.toml").write_text(PIPELINE)
+    (folder / "slow.py").write_text(SLOW)
+    with ServerProcess() as server, Client(server.url) as client:
+        numbers = json.dumps([{"n": number} for number in range(ROWS)]).encode()
+        client.stream("in/one").create(data=numbers)
+        client.stream("out").create("application/json")
+        yield server.url, client
+
+
 def written(client: Client) -> list[int]:
     return [item["n"] for item in client.stream("out").read().items()]
 
 
 def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
-    (tmp_path / "copy.toml").write_text(PIPELINE)
-    (tmp_path / "slow.py").write_text(SLOW)
-    with ServerProcess() as server, Client(server.url) as client:
-        numbers = json.dumps([{"n": number} for number in range(ROWS)]).encode()
-        client.stream("in/one").create(data=numbers)
-        client.stream("out").create("application/json")
-
+    with copying(tmp_path) as (url, client):
         command = ("run", "--master", "local[2]", "copy.toml")
-        with started(tmp_path, server.url, *command) as (process, told):
+        with started(tmp_path, url, *command) as (process, told):
             wait_until(lambda: bool(written(client)) or process.poll() is not None, 90)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130, told.read_text()
@@ -103,9 +109,9 @@ def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
         stopped = written(client)
         assert 0 < len(stopped) < ROWS
 
-        with started(tmp_path, server.url, "run", "copy.toml") as (process, told):
+        with started(tmp_path, url, "run", "copy.toml") as (process, told):
             wait_until(lambda: len(written(client)) > len(stopped), 90)
-            with started(tmp_path, server.url, "status", "--json", "copy.toml") as (asked, answer):
+            with started(tmp_path, url, "status", "--json", "copy.toml") as (asked, answer):
                 assert asked.wait(60) == 0, answer.read_text()
                 status = json.loads(answer.read_text())
             assert status["process"] == str(process.pid)
@@ -114,13 +120,13 @@ def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
             assert process.wait(20) == -signal.SIGKILL
         assert len(written(client)) < ROWS
 
-        with started(tmp_path, server.url, "run", "--once", "copy.toml") as (process, told):
+        with started(tmp_path, url, "run", "--once", "copy.toml") as (process, told):
             assert process.wait(120) == 0, told.read_text()
         assert "copy is done: " in told.read_text()
         assert "; up to date." in told.read_text()
         assert written(client) == list(range(ROWS))
 
-        with started(tmp_path, server.url, "status", "copy.toml") as (process, told):
+        with started(tmp_path, url, "status", "copy.toml") as (process, told):
             assert process.wait(60) == 0
         assert "copy (stream) is not running." in told.read_text()
         assert "1 stream, nothing to do" in told.read_text()
@@ -152,19 +158,16 @@ def test_ctrl_c_while_spark_starts_starts_nothing(tmp_path: Path) -> None:
 def test_an_end_of_spark_is_told_in_a_sentence(
     tmp_path: Path, number: int, is_all: bool, code: int, words: str
 ) -> None:
-    (tmp_path / "copy.toml").write_text(PIPELINE)
-    (tmp_path / "slow.py").write_text(SLOW)
-    with ServerProcess() as server, Client(server.url) as client:
-        numbers = json.dumps([{"n": number} for number in range(ROWS)]).encode()
-        client.stream("in/one").create(data=numbers)
-        client.stream("out").create("application/json")
-        with started(tmp_path, server.url, "run", "copy.toml") as (process, told):
-            wait_until(lambda: bool(written(client)) or process.poll() is not None, 90)
-            if is_all:
-                os.killpg(process.pid, number)  # as a supervisor does
-            else:
-                os.kill(java_of(process.pid), number)
-            assert process.wait(60) == code, told.read_text()
+    with (
+        copying(tmp_path) as (url, client),
+        started(tmp_path, url, "run", "copy.toml") as (process, told),
+    ):
+        wait_until(lambda: bool(written(client)) or process.poll() is not None, 90)
+        if is_all:
+            os.killpg(process.pid, number)  # as a supervisor does
+        else:
+            os.kill(java_of(process.pid), number)
+        assert process.wait(60) == code, told.read_text()
     text = told.read_text()
     assert words in text
     assert "headwater pipeline run copy.toml" in text

@@ -32,6 +32,10 @@ def made(kind: str, tmp_path: Path) -> Table:
     return open_table(str(tmp_path / "table"), kind, buckets=4)
 
 
+def log_of(folder: str, kind: str) -> DeltaLog | ManifestLog:
+    return DeltaLog(folder) if kind == "delta" else ManifestLog(folder)
+
+
 def greatest(old: pa.Table, new: pa.Table) -> Merged:
     """Keep the greatest number of each key; a negative one removes it."""
     rows = pa.concat_tables([old, new.cast(old.schema)])
@@ -85,6 +89,8 @@ def test_a_batch_before_the_last_is_refused_and_changes_nothing(
     assert made.committed("merging") == 20
     with pytest.raises(TableAhead):  # asking first is no excuse
         rewrite(rows(spark, ("new", 1)), batch=11)
+    with pytest.raises(TableAhead):
+        rewrite(rows(spark, ("new", 1)), batch=11, follows=20)
     assert shown(made, spark) == before
 
 
@@ -93,13 +99,35 @@ def test_who_is_overtaken_after_asking_finds_the_batch_done(
 ) -> None:
     rewrite = partial(made.rewrite, merge=greatest, key=["key"], schema=SCHEMA, writer="fold")
     rewrite(rows(spark, ("a", 1)), batch=100)
-    assert made.committed("fold") == 100
+    done = made.committed("fold")
     other = open_table(made.folder, kind)
     other.rewrite(
         rows(spark, ("a", 3)), greatest, key=["key"], schema=SCHEMA, writer="fold", batch=300
     )
-    assert rewrite(rows(spark, ("a", 2)), batch=200) == 0
+    with pytest.raises(TableAhead):
+        rewrite(rows(spark, ("a", 2)), batch=200)
+    assert rewrite(rows(spark, ("a", 2)), batch=200, follows=done) == 0
     assert shown(made, spark) == [("a", 3)]
+
+
+def test_who_is_overtaken_while_merging_finds_the_batch_done(
+    made: Table, kind: str, spark: SparkSession
+) -> None:
+    rewrite = partial(made.rewrite, key=["key"], schema=SCHEMA, writer="fold")
+    rewrite(rows(spark, ("a", 1)), greatest, batch=100)
+    merge = partial(overtaken, folder=made.folder, kind=kind)
+    assert rewrite(rows(spark, ("a", 2)), merge, batch=200, follows=100) == 0
+    assert made.committed("fold") == 300
+    assert shown(made, spark) == []
+
+
+def overtaken(old: pa.Table, new: pa.Table, *, folder: str, kind: str) -> Merged:
+    """Merge while another process empties the table with a later batch."""
+    other = log_of(folder, kind)
+    seen = other.snapshot("fold")
+    assert seen is not None
+    other.commit(seen, [], seen.files, writer="fold", batch=300)
+    return greatest(old, new)
 
 
 def test_a_batch_without_rows_is_remembered(made: Table, spark: SparkSession) -> None:
@@ -167,7 +195,7 @@ def test_a_column_of_another_type_is_refused(made: Table, spark: SparkSession) -
 
 
 def test_a_batch_is_not_committed_over_what_it_did_not_see(kind: str, tmp_path: Path) -> None:
-    made = (DeltaLog if kind == "delta" else ManifestLog)(str(tmp_path / "table"))
+    made = log_of(str(tmp_path / "table"), kind)
     made.create(pa.schema([("key", pa.string())]), 4)
     file = DataFile("bucket-00001/a.parquet", 10, 1, 1)
     seen = made.snapshot()

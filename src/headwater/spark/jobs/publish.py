@@ -169,8 +169,7 @@ class _Publishing:
         table = self._table(tail)
         done = table.committed(_FOLD)
         if done < byte_of(tail):
-            since = str(Offset(epoch_of(tail), done)) if done >= 0 else START
-            self._fold(table, since, tail)
+            self._fold(table, done, tail)
         state = table.read(self._spark)
         return self._spark.createDataFrame([], STATE) if state is None else state
 
@@ -180,7 +179,9 @@ class _Publishing:
         folder = hashlib.sha256(name.encode()).hexdigest()[:24]
         return open_table(f"{self._state}/{folder}", self._table_format)
 
-    def _fold(self, table: Table, since: str, tail: str) -> None:
+    def _fold(self, table: Table, done: int, tail: str) -> None:
+        """Merge what the stream says behind `done`; another publisher may come further first."""
+        since = str(Offset(epoch_of(tail), done)) if done >= 0 else START
         messages = (
             self._spark.read.format("headwater")
             .options(**self._source)
@@ -206,6 +207,7 @@ class _Publishing:
             schema=STATE,
             writer=_FOLD,
             batch=byte_of(tail),
+            follows=done,
             every_bucket=cleared,
         )
 

@@ -68,8 +68,6 @@ class Table:
         self._log = table_log
         self._new_buckets = buckets
         self._keep_seconds = keep_seconds
-        self._told: dict[str, int] = {}
-        """By writer, what `committed` has said; used up by the batch that is brought upon it."""
 
     @property
     def exists(self) -> bool:
@@ -78,8 +76,7 @@ class Table:
     def committed(self, writer: str) -> int:
         """Give the last batch of a writer that is in the table; -1 if none is."""
         seen = self._log.snapshot(writer)
-        self._told[writer] = -1 if seen is None else seen.committed
-        return self._told[writer]
+        return -1 if seen is None else seen.committed
 
     def read(self, spark: SparkSession) -> DataFrame | None:
         """Read the table as it is now; None where there is none."""
@@ -95,7 +92,7 @@ class Table:
     def append(self, rows: DataFrame, *, writer: str, batch: int) -> int:
         """Add rows, and say how many; a batch that is in the table already adds none."""
         seen = self._prepared(to_arrow_schema(rows.schema, timezone="UTC"), writer)
-        if self._holds(seen, writer, batch):
+        if self._holds(seen, batch):
             return 0
         write = partial(write_loose, folder=self.folder, schema=seen.schema)
         added = _collected(rows.mapInArrow(write, FILE))
@@ -111,6 +108,7 @@ class Table:
         schema: StructType,
         writer: str,
         batch: int,
+        follows: int | None = None,
         every_bucket: bool = False,
         finish: Finish | None = None,
     ) -> int:
@@ -119,11 +117,15 @@ class Table:
         With `every_bucket` those that get no rows are merged as well. `schema` is the table's; it
         may have more columns than the table has so far. Without a `key` the rows are packed, see
         `headwater.spark.tables.packing`; a table has packed rows always, or never.
+
+        `follows` is for a batch that begins where `committed` said that the table was: if another
+        process that goes by the same name has come further since, the batch is done. Without it,
+        a table that holds later batches of the writer refuses this one.
         """
         wanted = to_arrow_schema(schema, timezone="UTC")
         for attempt in range(_ATTEMPTS):
             seen = self._prepared(wanted, writer)
-            if self._holds(seen, writer, batch):
+            if self._holds(seen, batch, follows):
                 return 0
             added, touched = self._merged(rows, merge, finish, key, seen, every_bucket=every_bucket)
             removed = [file for file in seen.files if file.bucket in touched]
@@ -176,16 +178,16 @@ class Table:
         touched = {file.bucket for file in found if file.path == "" and file.bucket is not None}
         return [file for file in found if file.path], touched
 
-    def _holds(self, seen: Snapshot, writer: str, batch: int) -> bool:
+    def _holds(self, seen: Snapshot, batch: int, follows: int | None = None) -> bool:
         """Tell whether a batch is in the table already; raises `TableAhead` where it can't be.
 
         A query replays its last batch alone. An earlier number is of an older checkpoint: what it
-        stands for there was never written. Only who has just been told that the batch is not there
-        has been overtaken, by another process that goes by the same name.
+        stands for there was never written. Only a batch that says what it follows can have been
+        overtaken.
         """
-        told = self._told.pop(writer, seen.committed)
-        if told > batch:
-            raise TableAhead(self.folder, told, batch)
+        known = seen.committed if follows is None else follows
+        if known > batch:
+            raise TableAhead(self.folder, known, batch)
         return seen.committed >= batch
 
     def _prepared(self, wanted: pa.Schema, writer: str) -> Snapshot:
