@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SERVER := $(VENV)/server/bin/python
+SOURCES := $(shell find src -name '*.py') pyproject.toml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -55,6 +56,8 @@ requirements: $(VENV)/.dev ## compile the pinned requirements anew
 		--no-emit-find-links --no-header --no-annotate --extra spark --extra jdk pyproject.toml -o requirements/spark.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --group dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-header --no-annotate --group build -o requirements/build.txt
 	echo "ministack==1.5.33" | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 		- -o requirements/ministack.txt
@@ -87,12 +90,21 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 	$(PIP) --no-deps -e .
 	@touch $@ $(VENV)/.run $(VENV)/.spark
 
-# The server as it is measured: on a Python that is built as the peer's Node is, where there is one.
-$(VENV)/.server: $(VENV)/.dev requirements/run.txt
-	$$($(BIN)/python -m bench.interpreters) -m venv --without-pip $(VENV)/server
+# The server as it is measured: on a Python that is built as the peer's Node is, where there is one, and
+# compiled as a release is.
+$(VENV)/.interpreter: $(VENV)/.dev requirements/run.txt requirements/build.txt
+	$$($(BIN)/python -m bench.interpreters) -m venv --clear --without-pip $(VENV)/server
 	$(BIN)/python -m pip --python $(SERVER) install --quiet --disable-pip-version-check \
-		--require-hashes -r requirements/run.txt
-	$(BIN)/python -m pip --python $(SERVER) install --quiet --disable-pip-version-check --no-deps -e .
+		--require-hashes -r requirements/run.txt -r requirements/build.txt
+	@touch $@
+
+$(VENV)/.server: $(VENV)/.interpreter $(SOURCES)
+	@command -v cc >/dev/null || { \
+		echo "The server is compiled to be measured: install a C compiler (apt-get install gcc python3-dev)."; exit 1; }
+	@echo "Compiling the server ..."
+	rm -rf $(VENV)/dist && $(SERVER) -m hatchling build --target sdist --directory $(VENV)/dist
+	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip --python $(SERVER) install --quiet \
+		--disable-pip-version-check --no-deps --no-build-isolation --force-reinstall $(VENV)/dist/*.tar.gz
 	@touch $@
 
 # The one engine of the tests that no wheel holds; the others come with requirements/dev.txt.

@@ -113,14 +113,12 @@ async def head(store: Store, path: str = "s", now: float = T0) -> StreamInfo:
 
 
 def _joined(chunk: Chunk) -> list[bytes]:
-    return [b"".join(chunk.buffers)] if chunk.buffers else []
+    return [chunk.joined()] if chunk.parts else []
 
 
 def body_of(chunk: Chunk) -> bytes:
     """Give what a client would get."""
-    return b"".join(
-        render([b"".join(chunk.buffers)] if chunk.buffers else [], chunk.info.config.media_type)
-    )
+    return b"".join(render([chunk.joined()] if chunk.parts else [], chunk.info.config.media_type))
 
 
 def messages_of(chunk: Chunk) -> list[Any]:

@@ -255,9 +255,7 @@ def _units(kind: str, values: list[Any], raw: bytes) -> tuple[list[Any], bytes]:
 
 
 def _seen(chunk: Chunk, kind: str) -> list[Any]:
-    body = b"".join(
-        render([b"".join(chunk.buffers)] if chunk.buffers else [], chunk.info.config.media_type)
-    )
+    body = b"".join(render([chunk.joined()] if chunk.parts else [], chunk.info.config.media_type))
     return list(json.loads(body)) if kind == JSON else list(body)
 
 

@@ -46,14 +46,14 @@ class Reading:
     async def test_a_read_at_the_tail_is_empty_and_up_to_date(self, store: Store) -> None:
         tail = (await create(store, body=b"1")).tail
         chunk = await read(store, start=tail)
-        assert (chunk.start, chunk.end, list(chunk.buffers)) == (tail, tail, [])
+        assert (chunk.start, chunk.end, list(chunk.parts)) == (tail, tail, [])
         assert chunk.up_to_date
 
     async def test_now_is_the_tail_wherever_it_is(self, store: Store) -> None:
         await create(store, body=b"[1, 2]")
         tail = (await append(store, body=b"3")).tail
         chunk = await read(store, start=NOW)
-        assert (chunk.start, chunk.end, list(chunk.buffers)) == (tail, tail, [])
+        assert (chunk.start, chunk.end, list(chunk.parts)) == (tail, tail, [])
 
     async def test_nothing_can_be_read_of_nothing(self, store: Store) -> None:
         assert await store.read("s", START, 100, T0) == StreamNotFound("s")
@@ -73,7 +73,7 @@ class Reading:
         chunk = await read(store)
         for _ in range(300):
             await append(store, body=b"b" * 1000, content_type=BINARY)
-        assert b"".join(chunk.buffers) == b"a" * 1000
+        assert chunk.joined() == b"a" * 1000
         assert await content(store) == b"a" * 1000 + b"b" * 300_000
 
     async def test_what_was_read_outlives_its_stream(self, store: Store) -> None:
@@ -81,7 +81,7 @@ class Reading:
         chunk = await read(store)
         await store.delete("s", T0)
         await create(store, content_type=BINARY, body=b"b" * 300_000)
-        assert b"".join(chunk.buffers) == b"a" * 300_000
+        assert chunk.joined() == b"a" * 300_000
 
 
 @runs_behaviours
@@ -104,7 +104,7 @@ class Cutting:
     ) -> None:
         await create(store, body=b"[" + b",".join([b'"0123456789"'] * 50) + b"]")
         for page in await pages(store, "s", 100):
-            assert sum(map(len, page.buffers)) <= 100
+            assert sum(map(len, page.parts)) <= 100
 
     async def test_a_message_over_the_limit_comes_whole_and_alone(self, store: Store) -> None:
         await create(store)
@@ -121,7 +121,7 @@ class Cutting:
     async def test_binary_is_cut_at_the_limit(self, store: Store) -> None:
         body = bytes(range(256)) * 10
         await create(store, content_type=BINARY, body=body)
-        found = [b"".join(page.buffers) for page in await pages(store, "s", 999)]
+        found = [page.joined() for page in await pages(store, "s", 999)]
         assert [len(piece) for piece in found] == [999, 999, 562]
         assert b"".join(found) == body
 
@@ -129,13 +129,13 @@ class Cutting:
     async def test_text_is_not_cut_inside_a_character(self, store: Store, limit: int) -> None:
         text = "aé€𝄞" * 20
         await create(store, content_type=TEXT, body=text.encode())
-        found = [b"".join(page.buffers).decode() for page in await pages(store, "s", limit)]
+        found = [page.joined().decode() for page in await pages(store, "s", limit)]
         assert "".join(found) == text
 
     async def test_text_that_is_not_utf8_still_comes_to_an_end(self, store: Store) -> None:
         body = b"\xff\xc3\xc3\x80\x80\x80\x80\xf0\x9f\xe2" * 30
         await create(store, content_type=TEXT, body=body)
-        found = [b"".join(page.buffers) for page in await pages(store, "s", 3)]
+        found = [page.joined() for page in await pages(store, "s", 3)]
         assert b"".join(found) == body
 
     async def test_large_streams_come_back_whole_in_chunks(self, store: Store) -> None:
@@ -143,7 +143,7 @@ class Cutting:
         pieces = [bytes([number]) * (10_007 * (number + 1)) for number in range(25)]
         for piece in pieces:
             await append(store, body=piece, content_type=BINARY)
-        found = [b"".join(page.buffers) for page in await pages(store, "s", 100_000)]
+        found = [page.joined() for page in await pages(store, "s", 100_000)]
         assert b"".join(found) == b"".join(pieces)
         assert max(map(len, found)) <= 100_000
 

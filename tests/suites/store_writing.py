@@ -62,7 +62,7 @@ class Creating:
         info = await create(store)
         chunk = await read(store)
         assert (info.path, info.closed) == ("s", False)
-        assert (chunk.start, chunk.end, list(chunk.buffers)) == (info.tail, info.tail, [])
+        assert (chunk.start, chunk.end, list(chunk.parts)) == (info.tail, info.tail, [])
         assert chunk.up_to_date
         assert not chunk.at_end
 
@@ -95,7 +95,7 @@ class Creating:
         info = await create(store, content_type=TEXT, body=b"all of it", close=True)
         assert info.closed
         chunk = await read(store)
-        assert b"".join(chunk.buffers) == b"all of it"
+        assert chunk.joined() == b"all of it"
         assert chunk.at_end
 
     async def test_repeating_a_creation_appends_nothing(self, store: Store) -> None:

@@ -9,7 +9,7 @@ inside a UTF-8 sequence.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +17,8 @@ from msgspec import Struct
 from headwater.protocol.content_types import is_json, is_text
 
 Buffer = bytes | bytearray | memoryview
+Elsewhere = TypeVar("Elsewhere")
+"""A part of a stream's bytes that is not in memory."""
 
 SEPARATOR: Final = b",\n"
 
@@ -68,16 +70,25 @@ def frame_json(body: bytes) -> bytes | InvalidJson | EmptyArray:
         return InvalidJson(str(error))
 
 
-def render(buffers: Sequence[Buffer], media: str) -> list[Buffer]:
-    """Turn stored bytes into a response body, copying nothing but the brackets."""
+def render(parts: Sequence[Buffer | Elsewhere], media: str) -> list[Buffer | Elsewhere]:
+    """Turn stored bytes into a response body, copying nothing but the brackets.
+
+    Parts that are not in memory stay as they are; the end of the last message is in memory.
+    """
     if not is_json(media):
-        return list(buffers)
-    if not buffers:
+        return list(parts)
+    if not parts:
         return [b"[]"]
-    if len(buffers[-1]) < len(SEPARATOR):
-        buffers = [*buffers[:-2], b"".join(buffers[-2:])]
-    last = memoryview(buffers[-1])[: -len(SEPARATOR)]
-    return [b"[", *buffers[:-1], last, b"]"]
+    last = _in_memory(parts[-1])
+    if len(last) < len(SEPARATOR):
+        last = memoryview(b"".join((_in_memory(parts[-2]), last)))
+        parts = parts[:-1]
+    return [b"[", *parts[:-1], last[: -len(SEPARATOR)], b"]"]
+
+
+def _in_memory(part: object) -> memoryview:
+    assert isinstance(part, bytes | bytearray | memoryview)  # noqa: S101 - as promised above
+    return memoryview(part)
 
 
 def is_boundary(before: int | None, media: str) -> bool:

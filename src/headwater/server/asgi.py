@@ -110,7 +110,7 @@ class AsgiApp:
         if not response.untold:
             headers.append((b"content-length", b"%d" % response.length))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        body = b"" if head.method == "HEAD" else b"".join(response.body)
+        body = b"" if head.method == "HEAD" else response.joined()
         await send({"type": "http.response.body", "body": body})
 
     async def _body(self, head: Head, receive: Receive) -> tuple[bytes, Response | None]:

@@ -6,13 +6,11 @@ interpreter while it works. The levels are the fast ones: a stream is compressed
 
 import asyncio
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import brotli
 import zstandard
-
-from headwater.protocol.framing import Buffer
 
 MIN_BYTES: Final = 1024
 _IN_PLACE_BYTES: Final = 32 * 1024
@@ -39,9 +37,8 @@ _COMPRESS: Final[dict[str, Callable[[bytes], bytes]]] = {
 }
 
 
-async def compress(body: Sequence[Buffer], coding: str) -> bytes:
+async def compress(data: bytes, coding: str) -> bytes:
     """Compress a response body."""
-    data = b"".join(body)
     if len(data) <= _IN_PLACE_BYTES:
         return _COMPRESS[coding](data)
     loop = asyncio.get_running_loop()

@@ -18,6 +18,8 @@ CACHE_CONTROL: Final = {
     "no-store": b"no-store",
 }
 
+_COPIED_BYTES: Final = 1024 * 1024
+
 
 class Context:
     """Shared by all requests of one application."""
@@ -25,6 +27,7 @@ class Context:
     __slots__ = (
         "cache_control",
         "clock",
+        "copied_bytes",
         "draining",
         "jitter",
         "reads",
@@ -45,7 +48,9 @@ class Context:
         self.clock = clock
         self.jitter = jitter
         self.cache_control = CACHE_CONTROL[settings.cache]
-        self.reads = ReadCache(settings.read_cache_bytes)
+        self.copied_bytes = min(settings.chunk_bytes, _COPIED_BYTES)
+        """Size at which a chunk is cut that is copied on its way to a client."""
+        self.reads = ReadCache(settings.read_cache_bytes, has_files=store.has_files)
         self.draining = False
         self.waiting: set[Callable[[], None]] = set()
         """What to call so that live readers end, when the server stops."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from headwater.protocol.framing import Buffer
 from headwater.server.eager import Eager, start
+from headwater.server.file_sender import FileSender, Truncated
 from headwater.server.incoming import Incoming
 from headwater.server.live import EventStream, Feed
 from headwater.server.messages import Head, Request, Response
@@ -30,6 +31,7 @@ from headwater.server.problems import (
 )
 from headwater.server.send_queue import SendQueue
 from headwater.server.wire import NEVER, TO_BE_SET, Wire, access_log
+from headwater.storage.store import in_memory
 
 log: Final = logging.getLogger("headwater.http")
 
@@ -46,14 +48,15 @@ _LINGER_SECONDS: Final = 2.0
 _INLINE_BYTES: Final = 16 * 1024
 
 
-class Connection(asyncio.Protocol):
-    """One client."""
+class Connection:
+    """One client; has what `asyncio.Protocol` has."""
 
     __slots__ = (
         "_call",
         "_draining",
         "_ended",
         "_eof",
+        "_files",
         "_held",
         "_incoming",
         "_queue",
@@ -93,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._reading_paused = False
         self._started = 0.0
         self._unsent: list[Buffer] = []
+        self._files: FileSender | None = None
         self.deadline = TO_BE_SET
         self.full = False
         self.chunked = True
@@ -118,6 +122,9 @@ class Connection(asyncio.Protocol):
         self._drop_queue()
         self._unsent = []
         self._request = None
+        if self._files is not None:
+            self._files.close()
+            self._files = None
         if self._subscriber is not None:
             self._subscriber.stop()
             self._subscriber = None
@@ -209,11 +216,11 @@ class Connection(asyncio.Protocol):
             return
         head = request.head
         last = self._draining and self._is_last()
-        self._write(
-            response,
-            _CLOSES if last else _GOES_ON if head.chunked else _GOES_ON_1_0,
-            head_only=head.method == "HEAD",
-        )
+        end = _CLOSES if last else _GOES_ON if head.chunked else _GOES_ON_1_0
+        if response.from_files and head.method != "HEAD":
+            self._write_files(response, end)
+            return
+        self._write(response, end, head_only=head.method == "HEAD")
         self._finish(last=last)
 
     def _is_last(self) -> bool:
@@ -225,12 +232,45 @@ class Connection(asyncio.Protocol):
         )
 
     def _write(self, response: Response, end: bytes, *, head_only: bool = False) -> None:
-        self.write(
-            b"%b%b%b%b" % (_STATUS_LINE[response.status], self._wire.common, response.head, end)
-        )
-        body = response.body
-        if body and not head_only:
-            self._unsent += body
+        self.write(self._head(response, end))
+        if response.body and not head_only:
+            self._unsent += in_memory(response.body)
+
+    def _head(self, response: Response, end: bytes) -> bytes:
+        return b"%b%b%b%b" % (_STATUS_LINE[response.status], self._wire.common, response.head, end)
+
+    def _write_files(self, response: Response, end: bytes) -> None:
+        """Send an answer from its files; its request is under way until the last byte is sent."""
+        self.flush()
+        sender = self._file_sender()
+        if sender is None:
+            self._write(response, end)
+            self._files_sent(None)
+            return
+        sender.start([self._head(response, end), *response.body], self._files_sent)
+        if sender.left:
+            self.full = True
+            self._watch_sending()
+
+    def _file_sender(self) -> FileSender | None:
+        """Give what sends past the transport, where that overtakes nothing."""
+        if self._transport.get_write_buffer_size():
+            return None
+        if self._files is None:
+            try:
+                self._files = FileSender(self._wire.loop, self._transport)
+            except OSError:  # there is no descriptor left for it
+                return None
+        return self._files
+
+    def _files_sent(self, error: OSError | None) -> None:
+        self.full = False
+        if error is not None:
+            if isinstance(error, Truncated):
+                log.error("a file is shorter than it was, the answer is cut off")
+            self._transport.abort()
+            return
+        self._finish(last=self._draining and self._is_last())
 
     def _finish(self, *, last: bool) -> None:
         """One request is answered: close, or go on with the next."""
@@ -385,14 +425,17 @@ class Connection(asyncio.Protocol):
     def _watch_sending(self) -> None:
         """From now on look whether the client takes what was sent to it."""
         now = self._wire.loop.time()
-        self._send_queue.watch(now)
+        self._send_queue.watch(now, self._left_in_files())
         self.deadline = now + self._look_seconds()
 
     def _look_seconds(self) -> float:
         return min(self._wire.settings.write_timeout, _LINGER_SECONDS)
 
+    def _left_in_files(self) -> int:
+        return 0 if self._files is None else self._files.left
+
     def _look_at_sending(self, now: float) -> None:
-        standing = self._send_queue.look(now)
+        standing = self._send_queue.look(now, self._left_in_files())
         if standing and not self._send_queue.untaken:
             # It has everything, and had time to see that the connection ends.
             self._transport.abort()

@@ -56,6 +56,7 @@ class _Deaf(Exception):
 class Incoming:
     """What arrives on one connection."""
 
+    __deletable__ = ("_parser", "_receiver")
     __slots__ = (
         "_body",
         "_body_bytes",

@@ -172,14 +172,14 @@ class Subscriber:
         context = self._context
         while self._sink is not None and not self._sink.full:
             chunk = await context.store.read(
-                self._hub.path, self.position, context.settings.chunk_bytes, context.clock()
+                self._hub.path, self.position, context.copied_bytes, context.clock()
             )
             if self._sink is None:
                 return
             if not isinstance(chunk, Chunk):  # deleted or expired: a reconnect will be told so
                 self.end()
                 return
-            if chunk.buffers or not self._told or chunk.at_end:
+            if chunk.parts or not self._told or chunk.at_end:
                 self.write(encode(chunk, self.cursor(interval_at(context.clock()))))
             self.position = chunk.end
             if chunk.at_end:
@@ -265,13 +265,13 @@ class Hub:
             self._dirty = False
             start = self.position
             chunk = await context.store.read(
-                self.path, start, context.settings.chunk_bytes, context.clock()
+                self.path, start, context.copied_bytes, context.clock()
             )
             if not isinstance(chunk, Chunk):
                 for subscriber in tuple(self._members):
                     subscriber.end()
                 return
-            if chunk.buffers or chunk.at_end:
+            if chunk.parts or chunk.at_end:
                 self._deliver(chunk, start)
             more = self._dirty or not chunk.up_to_date
 
@@ -303,9 +303,9 @@ class Hub:
 def encode(chunk: Chunk, cursor: int) -> Frame:
     """Make the events of a chunk: its data, if any, and where it ends."""
     control = control_event(chunk.end, cursor, up_to_date=chunk.up_to_date, closed=chunk.at_end)
-    if not chunk.buffers:
+    if not chunk.parts:
         return Frame(control)
-    return Frame(data_event(b"".join(chunk.buffers), chunk.info.config.media_type) + control)
+    return Frame(data_event(chunk.joined(), chunk.info.config.media_type) + control)
 
 
 class Fanout:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote_plus
 
-from headwater.protocol.framing import Buffer
 from headwater.protocol.paths import BadPath, NotAStream
+from headwater.storage.store import FileRange, Part, in_memory
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -85,7 +85,7 @@ class Request:
 
 
 class Response:
-    """One response with its whole body, as buffers that are sent one after another."""
+    """One response with its whole body, as parts that are sent one after another."""
 
     __slots__ = ("_head", "body", "headers", "status", "untold")
 
@@ -93,7 +93,7 @@ class Response:
         self,
         status: int,
         headers: Headers,
-        body: Sequence[Buffer] = (),
+        body: Sequence[Part] = (),
         *,
         untold: bool = False,
     ) -> None:
@@ -107,6 +107,15 @@ class Response:
     @property
     def length(self) -> int:
         return sum(map(len, self.body)) if self.body else 0
+
+    @property
+    def from_files(self) -> bool:
+        """Whether some of the body still lies in files."""
+        return any(type(part) is FileRange for part in self.body)
+
+    def joined(self) -> bytes:
+        """Give the body in one piece."""
+        return b"".join(in_memory(self.body))
 
     @property
     def head(self) -> bytes:

@@ -7,15 +7,16 @@ from typing import Final
 from headwater.protocol.cursors import next_cursor, parse_cursor
 from headwater.protocol.encodings import negotiate
 from headwater.protocol.etags import make_etag, matches
-from headwater.protocol.framing import Buffer, render
+from headwater.protocol.framing import render
 from headwater.protocol.offsets import NOW, MalformedOffset, Now, Offset, parse_position
+from headwater.protocol.refusals import ReadRefusal
 from headwater.server.compression import MIN_BYTES, compress
 from headwater.server.context import Context, encode_offset, position_headers
 from headwater.server.live import EventStream, Fanout
 from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
 from headwater.server.read_cache import ReadCache
-from headwater.storage.store import Chunk, StreamInfo
+from headwater.storage.store import Chunk, Part, StreamInfo
 
 _NOT_LIVE: Final = ("false",)
 _ONE_OFFSET: Final = BadRequest("repeated-parameter", "Send the offset parameter once.")
@@ -61,9 +62,7 @@ async def read(
         return refuse(position)
     live = parameters.get("live", _NOT_LIVE)[-1]
     if live == "false":
-        chunk = await context.store.read(
-            path, position, context.settings.chunk_bytes, context.clock()
-        )
+        chunk = await _read(context, path, position, request)
         if not isinstance(chunk, Chunk):
             return refuse(chunk)
         if position is NOW:
@@ -82,6 +81,21 @@ async def read(
     return await _long_poll(context, path, position, cursor, request)
 
 
+async def _read(
+    context: Context, path: str, position: Offset | Now, request: Request
+) -> Chunk | ReadRefusal:
+    """Read a chunk: a short one where it is going to be copied, to be compressed."""
+    as_it_lies = _coding(context, request) is None
+    limit = context.settings.chunk_bytes if as_it_lies else context.copied_bytes
+    return await context.store.read(path, position, limit, context.clock(), files=as_it_lies)
+
+
+def _coding(context: Context, request: Request) -> str | None:
+    """Say how a long answer is going to be compressed, if at all."""
+    accepted = request.head.header(b"accept-encoding")
+    return negotiate(accepted) if accepted is not None and context.settings.compression else None
+
+
 def _at_tail(chunk: Chunk) -> Response:
     """Answer `offset=now`: the tail moves, so it is neither cached nor validated (PROTOCOL 8)."""
     headers = position_headers(chunk.info, chunk.end)
@@ -96,24 +110,22 @@ async def _data(context: Context, chunk: Chunk, headers: Headers, request: Reque
     etag = make_etag(chunk.start, chunk.end, chunk.info.incarnation, closed=chunk.at_end)
     headers.append((b"etag", etag.encode()))
     # An empty answer at the tail is the one thing about a stream that changes.
-    headers.append((b"cache-control", context.cache_control if chunk.buffers else b"no-cache"))
+    headers.append((b"cache-control", context.cache_control if chunk.parts else b"no-cache"))
     if_none_match = request.head.header(b"if-none-match")
     if if_none_match is not None and matches(if_none_match, etag):
         return Response(304, [item for item in headers if item[0] != b"content-type"])
-    body = _body(chunk)
-    response = Response(200, headers, body)
+    response = Response(200, headers, _body(chunk))
     if context.settings.compression and response.length >= MIN_BYTES:
         headers.append((b"vary", b"accept-encoding"))
-        accepted = request.head.header(b"accept-encoding")
-        coding = negotiate(accepted) if accepted is not None else None
+        coding = _coding(context, request)
         if coding is not None:
             headers.append((b"content-encoding", coding.encode()))
-            response.body = (await compress(body, coding),)
+            response.body = (await compress(response.joined(), coding),)
     return response
 
 
-def _body(chunk: Chunk) -> list[Buffer]:
-    return render(chunk.buffers, chunk.info.config.media_type)
+def _body(chunk: Chunk) -> list[Part]:
+    return render(chunk.parts, chunk.info.config.media_type)
 
 
 def _mark_end(headers: Headers, chunk: Chunk) -> None:
@@ -133,19 +145,17 @@ async def _long_poll(
         # Watch first, then read: what is appended in between wakes the watch.
         waiter = Waiter(context, path)
         try:
-            chunk = await context.store.read(
-                path, position, context.settings.chunk_bytes, context.clock()
-            )
+            chunk = await _read(context, path, position, request)
             if not isinstance(chunk, Chunk):
                 return refuse(chunk)
             over = chunk.at_end or context.draining or loop.time() >= deadline
-            if chunk.buffers or over:
+            if chunk.parts or over:
                 break
             position = chunk.end
             await waiter.wait(deadline)
         finally:
             waiter.close()
-    if chunk.buffers:
+    if chunk.parts:
         headers = position_headers(chunk.info, chunk.end)
     else:
         headers = [
@@ -155,7 +165,7 @@ async def _long_poll(
     headers.append(
         (b"stream-cursor", b"%d" % next_cursor(cursor, context.clock(), context.jitter()))
     )
-    if chunk.buffers:
+    if chunk.parts:
         return await _data(context, chunk, headers, request)
     _mark_end(headers, chunk)
     headers.append((b"cache-control", b"no-store"))

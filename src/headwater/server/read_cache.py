@@ -7,7 +7,8 @@ identity: a store describes an unchanged stream with the very same `StreamInfo`.
 sliding TTL are left out, since reading them is a change.
 
 A small answer is kept at once, a long one when it is asked for again: a reader who goes once
-through a long stream would only push out what others come back for.
+through a long stream would only push out what others come back for. Where a store has files, a long
+answer is better sent from there, and is kept only if it was compressed.
 """
 
 from collections import OrderedDict
@@ -50,9 +51,10 @@ class Answer:
 class ReadCache:
     """A bounded number of bytes of answers, the least recently used dropped first."""
 
-    __slots__ = ("_answers", "_bytes", "_limit", "_seen")
+    __slots__ = ("_answers", "_bytes", "_has_files", "_limit", "_seen")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, has_files: bool = False) -> None:
+        self._has_files = has_files
         self._limit = limit
         self._bytes = 0
         self._answers: OrderedDict[Key, Answer] = OrderedDict()
@@ -81,11 +83,15 @@ class ReadCache:
             return
         if _length(key) > _MAX_KEY_BYTES:  # a key is chosen by a client, and may be mostly junk
             return
-        if length > SMALL_ANSWER_BYTES and not self._was_seen(key):
-            return
+        if length > SMALL_ANSWER_BYTES:
+            compressed = any(name == b"content-encoding" for name, _ in response.headers)
+            if not compressed and self._has_files:
+                return
+            if not self._was_seen(key):
+                return
         if response.body:
             # In one piece it is sent with the least effort, and keeps no more than itself alive.
-            response.body = (b"".join(response.body),)
+            response.body = (response.joined(),)
         self.drop(key)
         self._answers[key] = Answer(chunk, response)
         self._bytes += _cost(key, response)

@@ -37,14 +37,14 @@ class SendQueue:
         self.untaken = 0
         """Bytes that waited at the last look."""
 
-    def watch(self, now: float) -> None:
-        """Begin to look."""
-        self.untaken = self._count()
+    def watch(self, now: float, more: int = 0) -> None:
+        """Begin to look; `more` bytes are on their way past the transport."""
+        self.untaken = self._count() + more
         self._moved = now
 
-    def look(self, now: float) -> float:
+    def look(self, now: float, more: int = 0) -> float:
         """Look again, and say for how many seconds the client has taken nothing."""
-        untaken = self._count()
+        untaken = self._count() + more
         if untaken < self.untaken:
             self._moved = now
         self.untaken = untaken

@@ -6,8 +6,10 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from headwater.errors import CannotListen, SettingsError
 from headwater.server.app import Application
@@ -78,11 +80,18 @@ class Server:
     async def _listen(self, wire: Wire) -> asyncio.Server:
         host, port = self.settings.host, self.settings.port
         try:
-            return await asyncio.get_running_loop().create_server(
-                lambda: Connection(wire), host, port, backlog=4096, family=socket.AF_UNSPEC
+            listener = await asyncio.get_running_loop().create_server(
+                lambda: cast(asyncio.Protocol, Connection(wire)),
+                host,
+                port,
+                backlog=4096,
+                family=socket.AF_UNSPEC,
             )
         except OSError as error:
             raise CannotListen(host, port, error.strerror or str(error)) from error
+        for each in listener.sockets:
+            _do_not_pace(each)
+        return listener
 
     async def stop(self) -> None:
         """Answer what is under way, end live readers, then close."""
@@ -119,6 +128,16 @@ class Server:
                     await asyncio.sleep(0)
             except Exception:
                 log.exception("removing expired streams failed")
+
+
+def _do_not_pace(listener: socket.socket) -> None:
+    """Have loopback's connections send as fast as they can be read.
+
+    A congestion control that paces what it sends (bbr) costs much there, and has nothing to share.
+    """
+    if ip_address(listener.getsockname()[0]).is_loopback and hasattr(socket, "TCP_CONGESTION"):
+        with suppress(OSError):  # it is only faster
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def _sweep_seconds(settings: Settings) -> float:

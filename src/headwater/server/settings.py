@@ -61,7 +61,9 @@ class Settings:
         50_000, "Streams that the disk store keeps in memory while nobody uses them.", least=1
     )
     max_open_segments: int = _setting(64, "Segment files open at once.", least=1)
-    chunk_bytes: int = _setting(MIB, "Size at which a catch-up response is cut.", least=1)
+    chunk_bytes: int = _setting(
+        8 * MIB, "Size at which a catch-up response is cut; compressed, at 1 MiB.", least=1
+    )
     read_cache_bytes: int = _setting(
         16 * MIB, "Answers to repeated reads kept in memory; 0 keeps none.", least=0
     )

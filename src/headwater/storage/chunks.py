@@ -6,16 +6,25 @@ from headwater.protocol.framing import Buffer, find_cut
 from headwater.protocol.offsets import Lineage, Now, Offset
 from headwater.protocol.positions import find_position
 from headwater.protocol.refusals import PositionRefusal
-from headwater.storage.store import Chunk, StreamInfo
+from headwater.storage.store import Chunk, Part, StreamInfo
 
 Slice = Callable[[int, int], Sequence[Buffer]]
 """Gives the stored bytes of a range as they lie."""
 
 
 def read_chunk(
-    info: StreamInfo, lineage: Lineage, slice_: Slice, start: Offset | Now, limit: int
+    info: StreamInfo,
+    lineage: Lineage,
+    slice_: Slice,
+    start: Offset | Now,
+    limit: int,
+    *,
+    parts: Callable[[int, int], Sequence[Part]] | None = None,
 ) -> Chunk | PositionRefusal:
-    """Read up to a limit, and end between messages; one that is longer comes whole."""
+    """Read up to a limit, and end between messages; one that is longer comes whole.
+
+    The chunk's own bytes are asked for with `parts`, where that is another way than `slice_`.
+    """
 
     def joined(begin: int, end: int) -> bytes:
         return b"".join(slice_(begin, end))
@@ -33,6 +42,6 @@ def read_chunk(
         info,
         lineage.name(begin),
         info.tail if up_to_date else lineage.name(upto),
-        slice_(begin, upto),
+        (parts or slice_)(begin, upto),
         up_to_date=up_to_date,
     )

@@ -256,7 +256,13 @@ class MemoryStore(Store):
         return plan  # type: ignore[return-value] # a plan was handled above, by its exact type
 
     async def read(
-        self, path: str, start: Offset | Now, limit: int, now: float
+        self,
+        path: str,
+        start: Offset | Now,
+        limit: int,
+        now: float,
+        *,
+        files: bool = False,  # noqa: ARG002 - there are none here
     ) -> Chunk | ReadRefusal:
         stream = self._find(path, now)
         if stream is None:

@@ -17,6 +17,7 @@ Methods are coroutines that need no task around them: a backend that does, makes
 in as `now`, in seconds since the epoch.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
@@ -63,15 +64,52 @@ class Appended(Struct, frozen=True):
     """It had happened before, by the same producer or as the same closing: nothing was written."""
 
 
+class FileRange:
+    """Stored bytes that still lie in a file, and can be sent from there."""
+
+    __slots__ = ("_length", "_owner", "fd", "position")
+
+    def __init__(self, owner: object, fd: int, position: int, length: int) -> None:
+        self._owner = owner
+        """Keeps the file open."""
+        self.fd = fd
+        self.position = position
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def behind(self, count: int) -> "FileRange":
+        """Give what follows the first `count` bytes."""
+        return FileRange(self._owner, self.fd, self.position + count, self._length - count)
+
+    def read(self) -> bytes:
+        """Bring them into memory."""
+        return os.pread(self.fd, self._length, self.position)
+
+
+Part = Buffer | FileRange
+
+
+def in_memory(parts: Sequence[Part]) -> list[Buffer]:
+    """Bring parts into memory that are not there yet."""
+    return [part.read() if isinstance(part, FileRange) else part for part in parts]
+
+
 class Chunk(Struct, frozen=True):
     """Stored bytes from `start` to `end`, cut at a boundary."""
 
     info: StreamInfo
     start: Offset
     end: Offset
-    buffers: Sequence[Buffer]
+    parts: Sequence[Part]
+    """The last one is always in memory."""
     up_to_date: bool
     """Nothing lay behind `end` when the chunk was read."""
+
+    def joined(self) -> bytes:
+        """Give the bytes in one piece."""
+        return b"".join(in_memory(self.parts))
 
     @property
     def at_end(self) -> bool:
@@ -90,6 +128,9 @@ class Splits(Struct, frozen=True):
 
 class Store(ABC):
     """Keeps streams. One instance belongs to one event loop."""
+
+    has_files = False
+    """Whether long reads give ranges of files, sooner or later."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -121,11 +162,12 @@ class Store(ABC):
 
     @abstractmethod
     async def read(
-        self, path: str, start: Offset | Now, limit: int, now: float
+        self, path: str, start: Offset | Now, limit: int, now: float, *, files: bool = False
     ) -> Chunk | ReadRefusal:
         """Read from a position, at most about `limit` bytes, always whole messages.
 
         A message longer than the limit is returned whole. Counts as an access for a sliding TTL.
+        Only who asks for `files` is given ranges of them, where there are any; others get bytes.
         """
 
     @abstractmethod

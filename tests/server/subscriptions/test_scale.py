@@ -74,7 +74,7 @@ def test_a_glob_over_many_streams_is_made_while_others_are_served() -> None:
         head = Head("GET", "/v1/stream/__ds/subscriptions/all", "", HEADERS)
         response = await app.handle(Request(head, b""))
         assert isinstance(response, Response)
-        shown = json.loads(b"".join(response.body))
+        shown = json.loads(response.joined())
         assert len(shown["streams"]) == 5_000 + served
         await app.stop()
         await store.close()

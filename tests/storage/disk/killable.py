@@ -102,5 +102,5 @@ async def at_once(store: Store, path: str, requests: list[Append], now: float) -
 
 def _plain(outcome: object) -> object:
     if isinstance(outcome, Chunk):
-        return msgspec.structs.replace(outcome, buffers=(b"".join(outcome.buffers),))
+        return msgspec.structs.replace(outcome, parts=(outcome.joined(),))
     return outcome

@@ -121,7 +121,7 @@ def test_reads_go_on_while_segments_are_merged(tmp_path: Path) -> None:
                 count = chunk.end.byte // len(piece(path, 0)) + 1
                 whole = b"".join(piece(path, number) for number in range(count))
                 expected = whole[: chunk.end.byte]
-                assert b"".join(chunk.buffers) == expected
+                assert chunk.joined() == expected
                 reads += 1
                 if reads % 20 == 1:
                     held.append((chunk, expected))
@@ -130,7 +130,7 @@ def test_reads_go_on_while_segments_are_merged(tmp_path: Path) -> None:
         assert reads > 10
         # What was handed out before a merge can be read after it, although its files are gone.
         for chunk, expected in held:
-            assert b"".join(chunk.buffers) == expected
+            assert chunk.joined() == expected
 
     with_store(tmp_path / "data", scenario, EAGER)
 

@@ -62,7 +62,7 @@ def seen(outcome: object) -> object:
         known = (outcome.closed, outcome.producer, outcome.repeated)
         return ("appended", outcome.tail.byte, *known)
     if isinstance(outcome, Chunk):
-        data = b"".join(outcome.buffers)
+        data = outcome.joined()
         places = (outcome.start.byte, outcome.end.byte)
         return ("chunk", seen(outcome.info), places, data, outcome.up_to_date)
     if isinstance(outcome, msgspec.Struct):

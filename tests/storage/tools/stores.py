@@ -62,7 +62,7 @@ def killed(folder: Path, work: Callable[[DiskStore], Awaitable[Answer]]) -> Answ
 async def read_all(store: DiskStore, path: str) -> bytes | None:
     """Give the bytes of a stream as they are stored, or None where it can't be read."""
     chunk = await store.read(path, START, PLENTY, T0)
-    return b"".join(chunk.buffers) if isinstance(chunk, Chunk) else None
+    return chunk.joined() if isinstance(chunk, Chunk) else None
 
 
 def contents(folder: Path) -> Contents:

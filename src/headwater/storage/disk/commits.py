@@ -13,9 +13,9 @@ from time import perf_counter
 from typing import Any, Final, Protocol
 
 from headwater.storage.disk import faults
-from headwater.storage.disk.journal import JournalWriter, SyncFailed
+from headwater.storage.disk.journal import JournalWriter
 from headwater.storage.disk.metrics import Metrics
-from headwater.storage.disk.syncing import Sync
+from headwater.storage.disk.syncing import Sync, SyncFailed
 
 log: Final = logging.getLogger("headwater.disk")
 

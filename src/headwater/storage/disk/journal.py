@@ -26,6 +26,7 @@ from headwater.errors import NewerFormat, StoreDamaged
 from headwater.storage.disk import faults
 from headwater.storage.disk.files import sync_directory
 from headwater.storage.disk.records import MAX_LENGTH, MIN_LENGTH
+from headwater.storage.disk.syncing import SyncFailed
 
 VERSION: Final = 1
 _MAGIC: Final = b"HWJOURNL"
@@ -75,10 +76,6 @@ def drop_spares(folder: Path) -> None:
 
 def _seed(number: int, salt: int) -> int:
     return crc32(_SEED.pack(number, salt))
-
-
-class SyncFailed(OSError):
-    """What was written may or may not be on disk, and asking again would only hide it."""
 
 
 class JournalWriter:

@@ -1,6 +1,7 @@
 """Where the bytes of a stream are: inherited from a source, in segments, or still in memory."""
 
 from functools import partial
+from typing import Final, cast
 
 from headwater.errors import StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
@@ -11,7 +12,11 @@ from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles
 from headwater.storage.disk.streams import DiskStream
-from headwater.storage.store import Chunk
+from headwater.storage.store import Chunk, Part
+
+_FROM_FILE_BYTES: Final = 256 * 1024
+"""From here on a range is better sent from its file than read."""
+_END_BYTES: Final = 64
 
 
 class StoredBytes:
@@ -22,9 +27,18 @@ class StoredBytes:
         self._catalog = catalog
         self._files = files
 
-    def chunk(self, stream: DiskStream, start: Offset | Now, limit: int) -> Chunk | PositionRefusal:
+    def chunk(
+        self, stream: DiskStream, start: Offset | Now, limit: int, *, files: bool = False
+    ) -> Chunk | PositionRefusal:
         """Read up to a limit from an offset on, and end between messages."""
-        return read_chunk(stream.info(), stream.lineage, partial(self.slice, stream), start, limit)
+        return read_chunk(
+            stream.info(),
+            stream.lineage,
+            partial(self.slice, stream),
+            start,
+            limit,
+            parts=partial(self._parts, stream, files=True) if files else None,
+        )
 
     def joined(self, stream: DiskStream, begin: int, end: int) -> bytes:
         """Give the bytes of a short range in one piece."""
@@ -32,9 +46,12 @@ class StoredBytes:
 
     def slice(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
         """Give the bytes of a range as they lie."""
+        return cast("list[Buffer]", self._parts(stream, begin, end, files=False))
+
+    def _parts(self, stream: DiskStream, begin: int, end: int, *, files: bool) -> list[Part]:
         if begin >= stream.log.start:
             return list(stream.log.slice(begin, end))
-        parts: list[list[Buffer]] = []
+        parts: list[list[Part]] = []
         # From the end of the range back to its beginning, up the chain of sources.
         while True:
             if end > stream.log.start:
@@ -43,7 +60,7 @@ class StoredBytes:
                 end = first
             if end > stream.start and begin < end:
                 first = max(begin, stream.start)
-                parts.append(self._from_segments(stream, first, end))
+                parts.append(self._from_segments(stream, first, end, files=files))
                 end = first
             if begin >= end:
                 break
@@ -52,8 +69,10 @@ class StoredBytes:
             stream = source
         return [part for some in reversed(parts) for part in some]
 
-    def _from_segments(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
-        parts: list[Buffer] = []
+    def _from_segments(
+        self, stream: DiskStream, begin: int, end: int, *, files: bool
+    ) -> list[Part]:
+        parts: list[Part] = []
         for extent in self._catalog.extents(stream.number, begin, end):
             if extent.end <= begin:
                 continue
@@ -64,6 +83,10 @@ class StoredBytes:
             except FileNotFoundError as missing:
                 raise StreamDamaged(missing.filename, 0, stream.number) from missing
             upto = min(end, extent.end)
+            if files and upto - begin >= _FROM_FILE_BYTES and self._files.may_lend:
+                # All but the end, which a reader may have to look at.
+                parts.append(file.range(extent, begin, upto - _END_BYTES))
+                begin = upto - _END_BYTES
             parts.append(file.read(extent, begin, upto))
             begin = upto
         if begin < end:

@@ -28,6 +28,7 @@ log: Final = logging.getLogger("headwater.disk")
 
 MIB: Final = 1024 * 1024
 _RETRY_SECONDS: Final = 1.0
+_READERS_SECONDS: Final = 5.0
 _NO_RESERVE: Final = StoreUnwritable("the disk is full but for a reserve", full=True)
 
 
@@ -76,6 +77,8 @@ class Saver:
         self._saving: asyncio.Future[None] | None = None
         self._wanted = False
         self._failed_at = float("-inf")
+        self._saved_at = float("-inf")
+        """When something was saved for readers, last."""
         self._compactor = Compactor(segments, catalog, metrics, self._forget)
         self._closing = False
         self._evicting = False
@@ -139,6 +142,13 @@ class Saver:
         self._reserve.release()
         self.stuck = _NO_RESERVE
         return True
+
+    def save_for_readers(self) -> None:
+        """Save what is read at length from memory: from a segment it is sent with less effort."""
+        now = perf_counter()
+        if now - self._saved_at >= _READERS_SECONDS and self._commits.between_batches:
+            self._saved_at = now
+            self._begin()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._options.checkpoint_seconds, self._tick)

@@ -14,12 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 from zlib import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
 from headwater.storage.disk.direct import DirectFile
 from headwater.storage.disk.files import sync_directory
+from headwater.storage.store import FileRange
 
 VERSION: Final = 1
 BLOCK: Final = 256 * 1024
@@ -122,7 +124,7 @@ def _blocks(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
 class SegmentFile:
     """A segment that is open for reading; closed when nobody refers to it any more."""
 
-    __slots__ = ("_verified", "fd", "path")
+    __slots__ = ("__weakref__", "_verified", "fd", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,6 +139,10 @@ class SegmentFile:
 
     def read(self, extent: Extent, begin: int, end: int) -> bytes:
         """Give the bytes of a range within an extent, checked since the file was opened."""
+        return self.range(extent, begin, end).read()
+
+    def range(self, extent: Extent, begin: int, end: int) -> FileRange:
+        """Say where the bytes of a range within an extent lie, checked in the same way."""
         first = begin - extent.start
         last = end - extent.start
         for index in range(first // BLOCK, -(-last // BLOCK)):
@@ -146,7 +152,7 @@ class SegmentFile:
                 if len(self._verified) >= _MAX_VERIFIED:
                     self._verified.clear()
                 self._verified.add(at)
-        return os.pread(self.fd, last - first, extent.position + first)
+        return FileRange(self, self.fd, extent.position + first, last - first)
 
     def _verify(self, extent: Extent, index: int) -> None:
         at = index * BLOCK
@@ -214,19 +220,27 @@ def scan_extents(path: Path) -> Iterator[Extent]:
 
 
 class SegmentFiles:
-    """The segments that are open, at most so many at once."""
+    """The segments that are open, at most so many at once: half of them kept, the others lent."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
         self._limit = limit
         self._open: OrderedDict[int, SegmentFile] = OrderedDict()
+        self._alive: WeakValueDictionary[int, SegmentFile] = WeakValueDictionary()
+        """With those that only a range of theirs keeps open."""
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether ranges may be given out: a slow reader keeps their files open."""
+        return len(self._alive) < self._limit
 
     def get(self, number: int) -> SegmentFile:
         """Open a segment, or give the open one."""
         file = self._open.get(number)
         if file is None:
-            file = self._open[number] = SegmentFile(segment_path(self._folder, number))
-            if len(self._open) > self._limit:
+            file = self._alive.get(number) or SegmentFile(segment_path(self._folder, number))
+            self._open[number] = self._alive[number] = file
+            if len(self._open) > max(1, self._limit // 2):
                 self._open.popitem(last=False)
         else:
             self._open.move_to_end(number)
@@ -236,6 +250,7 @@ class SegmentFiles:
         """Let go of segments that are no longer needed."""
         for number in numbers:
             self._open.pop(number, None)
+            self._alive.pop(number, None)
 
     def close(self) -> None:
         self._open.clear()

@@ -86,9 +86,14 @@ from headwater.storage.watchers import Watchers
 
 log: Final = logging.getLogger("headwater.disk")
 
+_LONG_READ: Final = 1024 * 1024
+"""Read from memory, this much is worth a segment."""
+
 
 class DiskStore(Store):
     """Streams in a directory."""
+
+    has_files = True
 
     def __init__(
         self,
@@ -323,7 +328,7 @@ class DiskStore(Store):
     # Reading
 
     async def read(
-        self, path: str, start: Offset | Now, limit: int, now: float
+        self, path: str, start: Offset | Now, limit: int, now: float, *, files: bool = False
     ) -> Chunk | ReadRefusal:
         stream = await self._find(path, now)
         if stream is None:
@@ -331,11 +336,15 @@ class DiskStore(Store):
         if stream.deleted:
             return StreamGone(path)
         try:
-            chunk = self._bytes.chunk(stream, start, limit)
+            chunk = self._bytes.chunk(stream, start, limit, files=files)
         except StreamDamaged as damage:
             return self._report(stream, damage)
-        if stream.expires and isinstance(chunk, Chunk):
-            self._registry.touch(stream, now)
+        if isinstance(chunk, Chunk):
+            from_memory = chunk.end.byte - max(chunk.start.byte, stream.log.start)
+            if files and from_memory >= _LONG_READ:
+                self._saver.save_for_readers()
+            if stream.expires:
+                self._registry.touch(stream, now)
         return chunk
 
     async def splits(

@@ -23,6 +23,10 @@ log: Final = logging.getLogger("headwater.disk")
 Done = Callable[[OSError | None], None]
 
 
+class SyncFailed(OSError):
+    """What was written may or may not be on disk, and asking again would only hide it."""
+
+
 class Sync(Protocol):
     """Makes what was written to a file durable."""
 

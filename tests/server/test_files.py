@@ -1,0 +1,155 @@
+"""Long answers of the disk store go from file to socket: whole, in order, and without memory."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.process import ServerProcess
+from tests.server.wire import Wire, build, eventually
+
+BINARY = {"Content-Type": "application/octet-stream"}
+JSON = {"Content-Type": "application/json"}
+S = "/v1/stream/s"
+MIB = 1024 * 1024
+DROPPED = "dropped a client that does not read"
+BODY = os.urandom(MIB) * 12
+
+Saved = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def saved(serve: Serve, tmp_path: Path) -> Saved:
+    """Start a server whose stream lies in a segment, with nothing of it in memory."""
+
+    def start(*options: str, headers: dict[str, str] = BINARY, body: bytes = BODY) -> ServerProcess:
+        data = tmp_path / "data"
+        server = serve(
+            *("--store", str(data), "--checkpoint-interval", "0.05"),
+            *("--chunk-bytes", str(32 * MIB), *options),
+        )
+        with Wire(server.port) as writer:
+            assert writer.ask("PUT", S, headers, body).status == 201
+        first = data / "journal" / "0000000000000001.log"
+        eventually(lambda: not first.exists(), what="saving")
+        return server
+
+    return start
+
+
+def _files(server: ServerProcess) -> int:
+    return sum(1 for _ in Path(f"/proc/{server.process.pid}/fd").iterdir())
+
+
+def test_many_readers_that_stand_still_cost_no_memory_and_are_dropped(saved: Saved) -> None:
+    server = saved("--write-timeout", "2")
+    before = server.rss()
+    stuck = [Wire(server.port, receive_buffer=4096) for _ in range(30)]
+    try:
+        for wire in stuck:
+            wire.send(build("GET", S))
+            assert wire.answer_head()[0] == 200
+        assert server.rss() - before < 30 * MIB  # of the 360 that they asked for
+        eventually(lambda: server.log().count(DROPPED) == len(stuck), what="dropping")
+        eventually(lambda: server.connections() == 0, what="closing")
+    finally:
+        for wire in stuck:
+            wire.close()
+
+
+def test_requests_that_follow_one_another_are_answered_in_order(saved: Saved) -> None:
+    server = saved()
+    with Wire(server.port) as wire:
+        wire.send(build("GET", S) + build("HEAD", S) + build("GET", "/healthz") + build("GET", S))
+        assert wire.answer().body == BODY
+        assert wire.answer(head_only=True).status == 200
+        assert wire.answer().json() == {"status": "alive"}
+        assert wire.answer().body == BODY
+        part = wire.ask(
+            "GET", f"{S}?offset=-1", {"If-None-Match": wire.ask("GET", S).headers["etag"]}
+        )
+        assert part.status == 304
+
+
+def test_messages_are_cut_where_they_end_whatever_lies_in_files(saved: Saved) -> None:
+    messages = [{"number": number, "text": "é" * (number % 700)} for number in range(9000)]
+    server = saved("--chunk-bytes", "900000", headers=JSON, body=json.dumps(messages).encode())
+    got: list[object] = []
+    with Wire(server.port) as wire:
+        offset = "-1"
+        for _ in range(100):
+            answer = wire.ask("GET", f"{S}?offset={offset}")
+            got += answer.json()
+            offset = answer.headers["stream-next-offset"]
+            if "stream-up-to-date" in answer.headers:
+                break
+            assert len(answer.body) < 900_000
+        wire.ask("POST", S, JSON, b'{"number": "last"}')
+        tail = wire.ask("GET", f"{S}?offset={offset}")
+        whole = wire.ask("GET", S)
+    assert got == messages
+    assert tail.json() == [{"number": "last"}]
+    assert whole.json() == messages[: len(whole.json())]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
+def test_a_slow_reader_gets_everything(saved: Saved, headers: dict[str, str]) -> None:
+    server = saved("--write-timeout", "1")
+    with Wire(server.port) as wire:
+        wire.send(build("GET", S, headers))
+        assert wire.answer_head()[0] == 200
+        got = b""
+        for _ in range(16):
+            got += wire.file.read(20_000)
+            time.sleep(0.2)
+        got += wire.file.read(len(BODY) - len(got))
+        assert got == BODY
+        if headers:
+            assert wire.file.read() == b""
+        else:
+            assert wire.ask("GET", "/healthz").status == 200
+    assert DROPPED not in server.log()
+
+
+def test_a_server_that_stops_sends_what_it_has_begun(saved: Saved) -> None:
+    server = saved()
+    with Wire(server.port, receive_buffer=65536) as wire:
+        wire.send(build("GET", S))
+        assert wire.answer_head()[0] == 200
+        server.signal(signal.SIGTERM)
+        server.wait_for_log("stopping")
+        assert wire.file.read() == BODY
+    assert server.exit_code() == 0
+
+
+def test_readers_that_go_away_leave_nothing_open(saved: Saved) -> None:
+    server = saved()
+    with Wire(server.port) as wire:
+        assert wire.ask("GET", S).body == BODY
+    eventually(lambda: server.connections() == 0, what="closing")
+    before = _files(server)
+    for _ in range(20):
+        with Wire(server.port, receive_buffer=4096) as wire:
+            wire.send(build("GET", S))
+            assert wire.answer_head()[0] == 200
+    eventually(lambda: _files(server) < before + 5, what="closing")
+
+
+def test_a_file_that_is_cut_short_ends_the_answer_and_nothing_else(
+    saved: Saved, tmp_path: Path
+) -> None:
+    server = saved()
+    with Wire(server.port, receive_buffer=65536) as wire:
+        wire.send(build("GET", S))
+        assert wire.answer_head()[0] == 200
+        (segment,) = (tmp_path / "data" / "segments").glob("*.seg")
+        os.truncate(segment, 4 * MIB)
+        assert len(wire.file.read()) < 5 * MIB  # of the 12 that were announced
+    server.wait_for_log("shorter than it was")
+    with Wire(server.port) as other:
+        assert other.ask("GET", "/healthz").status == 200
