@@ -12,7 +12,8 @@ from tests.support.server import ServerProcess
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
-    with ServerProcess("--sse-duration", "0.3", "--long-poll-timeout", "0.3") as process:
+    brief = ("--sse-duration", "0.3", "--long-poll-timeout", "0.3")
+    with ServerProcess(*brief, "--chunk-bytes", "1000000") as process:
         yield process
 
 

@@ -55,6 +55,15 @@ def test_a_long_stream_is_read_in_chunks_that_fit_together(client: Client, path:
     assert [chunk.up_to_date for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
+def test_a_reader_stops_at_the_offset_that_it_was_given(client: Client, path: str) -> None:
+    stream = client.stream(path)
+    stream.create()
+    ends = [stream.append(number).offset for number in range(6)]
+    assert list(stream.read(ends[1], until=ends[3]).items()) == [2, 3]
+    assert list(stream.read(until=ends[-1]).items()) == list(range(6))
+    assert list(stream.read(ends[3], until=ends[1])) == []
+
+
 def test_the_content_type_is_asked_for_where_it_is_not_known(client: Client, path: str) -> None:
     client.stream(path).create(content_type="text/plain")
     client.stream(path).append("Zeile ä\n")

@@ -49,6 +49,23 @@ class TestChunks:
                 marks.append((len(answer.body), answer.headers.get("stream-closed")))
         assert marks == [(10, None), (10, None), (5, "true")]
 
+    def test_an_answer_ends_at_the_offset_that_was_asked_for(self, serve: Serve) -> None:
+        server = serve("--chunk-bytes", "1000")
+        with Wire(server.port) as wire:
+            ends = [wire.ask("PUT", S, JSON, b"[0]").headers["stream-next-offset"]]
+            for number in range(1, 400):
+                wire.ask("POST", S, JSON, b"[%d]" % number)
+                ends.append(wire.ask("HEAD", S).headers["stream-next-offset"])
+            few = wire.ask("GET", f"{S}?offset={ends[4]}&until={ends[9]}")
+            assert (few.json(), few.headers["stream-next-offset"]) == ([5, 6, 7, 8, 9], ends[9])
+            assert "stream-up-to-date" not in few.headers
+            assert wire.ask("GET", f"{S}?until={ends[0]}").json() == [0]
+            many = wire.ask("GET", f"{S}?offset=-1&until={ends[-1]}")
+            assert len(many.body) <= 1000
+            behind = wire.ask("GET", f"{S}?offset={ends[9]}&until={ends[4]}")
+            assert behind.json()[0] == 10
+            wire.ask("GET", f"{S}?offset=-1&until=soon").problem(400, "offset-malformed")
+
     def test_a_message_over_the_limit_comes_whole(self, serve: Serve) -> None:
         server = serve("--chunk-bytes", "100")
         with Wire(server.port) as wire:

@@ -98,6 +98,7 @@ def test_pages_go_on_where_the_last_one_ended(wire: Wire, run: str) -> None:
         (json.dumps(event_to_wire(event("StepStarted", {}, run="bad"))).encode(), "stepId"),
         (b'{"runSeq": 1}', "runSeq"),
     ],
+    ids=["nothing", "torn", "no-event", "a-number", "no-fields", "another-run", "no-step", "a-seq"],
 )
 def test_a_body_that_is_no_event_is_refused(wire: Wire, body: bytes, because: str) -> None:
     answer = wire.ask("POST", "/v1/runs/bad/events", JSON, body)

@@ -104,9 +104,13 @@ class AsyncStream:
         body = calls.join_messages(messages, content_type)
         return await self._append(body, content_type, seq, producer, close, idempotent=idempotent)
 
-    def read(self, offset: str = START) -> AsyncReading:
-        """Read from an offset to the end that the stream has now; there is always a batch."""
-        reader = Reader(self.url, str(offset))
+    def read(self, offset: str = START, *, until: str | None = None) -> AsyncReading:
+        """Read from an offset to the end that the stream has now; there is always a batch.
+
+        Of a reader that is to stop earlier, `until` is the offset: little is sent of what lies
+        behind it. A batch may still reach beyond, where a server does not know the parameter.
+        """
+        reader = Reader(self.url, str(offset), until=until)
         return AsyncReading(reader, lambda: self._batches(reader, AsyncScope()))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> AsyncFollowing:

@@ -110,9 +110,10 @@ def delete(url: str) -> Call[None]:
     return Call(Request("DELETE", url), _deleted)
 
 
-def read_request(url: str, offset: str) -> Request:
+def read_request(url: str, offset: str, until: str | None = None) -> Request:
     """Ask for what there is from an offset, up to the server's chunk size (PROTOCOL 5.6)."""
-    return Request("GET", with_query(url, ("offset", offset)))
+    end = () if until is None else (("until", until),)
+    return Request("GET", with_query(url, ("offset", offset), *end))
 
 
 def live_request(

@@ -44,7 +44,9 @@ _CONTROL: Final = msgspec.json.Decoder(Control)
 class Reader:
     """Where a reader stands; without `live`, one that ends when it has caught up."""
 
-    def __init__(self, url: str, offset: str, live: Live | None = None) -> None:
+    def __init__(
+        self, url: str, offset: str, live: Live | None = None, *, until: str | None = None
+    ) -> None:
         if live not in {None, "auto", "sse", "long-poll"}:
             raise ValueError(f"live={live!r} can't be used: it is auto, sse or long-poll")
         start = parse_position(offset)
@@ -55,6 +57,7 @@ class Reader:
         """Whether the plain reads have reached the end, so that the next read is a live one."""
         self.content_type = ""
         self._live: Live | None = live
+        self._until = until
         self._skip = start.skip
         self._cursor: str | None = None
         self._incarnation: str | None = None
@@ -69,6 +72,8 @@ class Reader:
     @property
     def done(self) -> bool:
         """Whether there is nothing more to ask for."""
+        if self._until is not None and self.offset >= self._until:
+            return True
         return self.closed or (self.caught_up and self._live is None)
 
     @property
@@ -91,7 +96,7 @@ class Reader:
     def request(self) -> Request:
         """Make the next request that is answered as a whole: catch-up, or long-poll."""
         if not self.caught_up:
-            return calls.read_request(self.url, self.offset)
+            return calls.read_request(self.url, self.offset, self._until)
         return calls.live_request(self.url, self.offset, "long-poll", self._cursor)
 
     def take(self, answer: Answer) -> Batch | None:

@@ -104,9 +104,13 @@ class Stream:
         body = calls.join_messages(messages, content_type)
         return self._append(body, content_type, seq, producer, close, idempotent=idempotent)
 
-    def read(self, offset: str = START) -> Reading:
-        """Read from an offset to the end that the stream has now; there is always a batch."""
-        reader = Reader(self.url, str(offset))
+    def read(self, offset: str = START, *, until: str | None = None) -> Reading:
+        """Read from an offset to the end that the stream has now; there is always a batch.
+
+        Of a reader that is to stop earlier, `until` is the offset: little is sent of what lies
+        behind it. A batch may still reach beyond, where a server does not know the parameter.
+        """
+        reader = Reader(self.url, str(offset), until=until)
         return Reading(reader, lambda: self._batches(reader, Scope()))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> Following:

@@ -62,7 +62,10 @@ async def read(
         return refuse(position)
     live = parameters.get("live", _NOT_LIVE)[-1]
     if live == "false":
-        chunk = await _read(context, path, position, request)
+        until = parse_position(parameters.get("until", ["now"])[-1])
+        if isinstance(until, MalformedOffset):
+            return refuse(until)
+        chunk = await _read(context, path, position, request, until)
         if not isinstance(chunk, Chunk):
             return refuse(chunk)
         if position is NOW:
@@ -82,11 +85,17 @@ async def read(
 
 
 async def _read(
-    context: Context, path: str, position: Offset | Now, request: Request
+    context: Context,
+    path: str,
+    position: Offset | Now,
+    request: Request,
+    until: Offset | Now = NOW,
 ) -> Chunk | ReadRefusal:
     """Read a chunk: a short one where it is going to be copied, to be compressed."""
     as_it_lies = _coding(context, request) is None
     limit = context.settings.chunk_bytes if as_it_lies else context.copied_bytes
+    if isinstance(position, Offset) and isinstance(until, Offset) and until.byte > position.byte:
+        limit = min(limit, until.byte - position.byte)
     return await context.store.read(path, position, limit, context.clock(), files=as_it_lies)
 
 

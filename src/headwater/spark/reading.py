@@ -57,9 +57,7 @@ def _read_all(
 
 
 def _read(client: Client, columns: Columns, piece: Range) -> Iterator[pa.RecordBatch]:
-    for batch in client.stream(piece.stream).read(piece.start):
+    for batch in client.stream(piece.stream).read(piece.start, until=piece.end):
         for rows in columns.batches(batch, piece):
             if rows.num_rows:
                 yield rows
-        if batch.offset >= piece.end:
-            return
