@@ -37,9 +37,23 @@ def saved(serve: Serve, tmp_path: Path) -> Saved:
             assert writer.ask("PUT", S, headers, body).status == 201
         first = data / "journal" / "0000000000000001.log"
         eventually(lambda: not first.exists(), what="saving")
+        assert max(_read_through(server)) <= MIB + 2  # brackets: what is not checked yet is cut
         return server
 
     return start
+
+
+def _read_through(server: ServerProcess) -> list[int]:
+    """Read the stream to its end, and give the lengths of the answers."""
+    lengths: list[int] = []
+    offset = "-1"
+    with Wire(server.port) as wire:
+        while True:
+            answer = wire.ask("GET", f"{S}?offset={offset}")
+            lengths.append(len(answer.body))
+            if "stream-up-to-date" in answer.headers:
+                return lengths
+            offset = answer.headers["stream-next-offset"]
 
 
 def _files(server: ServerProcess) -> int:

@@ -1,6 +1,7 @@
 """What a read returns of a stream: whole messages from an offset on, up to a limit."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from headwater.protocol.framing import Buffer, find_cut
 from headwater.protocol.offsets import Lineage, Now, Offset
@@ -12,19 +13,25 @@ Slice = Callable[[int, int], Sequence[Buffer]]
 """Gives the stored bytes of a range as they lie."""
 
 
+class Files(Protocol):
+    """Where the bytes of a stream may also be had as ranges of files."""
+
+    def limit(self, begin: int, most: int) -> int:
+        """Say how many bytes to give at once, from a position on."""
+
+    def parts(self, begin: int, end: int) -> Sequence[Part]:
+        """Give the stored bytes of a range, as they lie or where they lie."""
+
+
 def read_chunk(
     info: StreamInfo,
     lineage: Lineage,
     slice_: Slice,
     start: Offset | Now,
     limit: int,
-    *,
-    parts: Callable[[int, int], Sequence[Part]] | None = None,
+    files: Files | None = None,
 ) -> Chunk | PositionRefusal:
-    """Read up to a limit, and end between messages; one that is longer comes whole.
-
-    The chunk's own bytes are asked for with `parts`, where that is another way than `slice_`.
-    """
+    """Read up to a limit, and end between messages; one that is longer comes whole."""
 
     def joined(begin: int, end: int) -> bytes:
         return b"".join(slice_(begin, end))
@@ -36,12 +43,14 @@ def read_chunk(
         return begin
     if begin == end:
         return Chunk(info, info.tail, info.tail, (), up_to_date=True)
+    if files is not None:
+        limit = files.limit(begin, limit)
     upto = find_cut(joined, begin, limit, end, media)
     up_to_date = upto == end
     return Chunk(
         info,
         lineage.name(begin),
         info.tail if up_to_date else lineage.name(upto),
-        (parts or slice_)(begin, upto),
+        (slice_ if files is None else files.parts)(begin, upto),
         up_to_date=up_to_date,
     )

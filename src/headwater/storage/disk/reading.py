@@ -1,5 +1,6 @@
 """Where the bytes of a stream are: inherited from a source, in segments, or still in memory."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, cast
 
@@ -17,6 +18,7 @@ from headwater.storage.store import Chunk, Part
 _FROM_FILE_BYTES: Final = 256 * 1024
 """From here on a range is better sent from its file than read."""
 _END_BYTES: Final = 64
+_UNCHECKED_BYTES: Final = 1024 * 1024
 
 
 class StoredBytes:
@@ -37,8 +39,26 @@ class StoredBytes:
             partial(self.slice, stream),
             start,
             limit,
-            parts=partial(self._parts, stream, files=True) if files else None,
+            _StreamFiles(self, stream) if files else None,
         )
+
+    def at_once(self, stream: DiskStream, begin: int, most: int) -> int:
+        """Say how much to read at once: little of what comes from the disk, and is checked first.
+
+        The loop waits for that. What was checked before is most likely in the system's memory.
+        """
+        if begin >= stream.log.start:
+            return most
+        upto = begin
+        if begin >= stream.start:
+            for extent in self._catalog.extents(stream.number, begin, begin + most):
+                file = self._files.opened(extent.segment)
+                if file is None:
+                    break
+                upto = file.checked_until(extent, upto)
+                if upto < extent.end:
+                    break
+        return min(most, max(upto - begin, _UNCHECKED_BYTES))
 
     def joined(self, stream: DiskStream, begin: int, end: int) -> bytes:
         """Give the bytes of a short range in one piece."""
@@ -46,9 +66,10 @@ class StoredBytes:
 
     def slice(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
         """Give the bytes of a range as they lie."""
-        return cast("list[Buffer]", self._parts(stream, begin, end, files=False))
+        return cast("list[Buffer]", self.parts(stream, begin, end, files=False))
 
-    def _parts(self, stream: DiskStream, begin: int, end: int, *, files: bool) -> list[Part]:
+    def parts(self, stream: DiskStream, begin: int, end: int, *, files: bool) -> list[Part]:
+        """Give the bytes of a range as they lie or, where they are long, where they lie."""
         if begin >= stream.log.start:
             return list(stream.log.slice(begin, end))
         parts: list[list[Part]] = []
@@ -93,3 +114,17 @@ class StoredBytes:
             where = f"{self._catalog.path} (bytes {begin} to {end} of the stream are not listed)"
             raise StreamDamaged(where, 0, stream.number)
         return parts
+
+
+class _StreamFiles:
+    """One stream's bytes, for one read."""
+
+    def __init__(self, stored: StoredBytes, stream: DiskStream) -> None:
+        self._stored = stored
+        self._stream = stream
+
+    def limit(self, begin: int, most: int) -> int:
+        return self._stored.at_once(self._stream, begin, most)
+
+    def parts(self, begin: int, end: int) -> Sequence[Part]:
+        return self._stored.parts(self._stream, begin, end, files=True)

@@ -154,6 +154,13 @@ class SegmentFile:
                 self._verified.add(at)
         return FileRange(self, self.fd, extent.position + first, last - first)
 
+    def checked_until(self, extent: Extent, begin: int) -> int:
+        """Say how far an extent was checked already, from a position within it on."""
+        index = (begin - extent.start) // BLOCK
+        while index * BLOCK < extent.length and extent.position + index * BLOCK in self._verified:
+            index += 1
+        return max(begin, min(extent.end, extent.start + index * BLOCK))
+
     def _verify(self, extent: Extent, index: int) -> None:
         at = index * BLOCK
         size = min(BLOCK, extent.length - at)
@@ -233,6 +240,10 @@ class SegmentFiles:
     def may_lend(self) -> bool:
         """Whether ranges may be given out: a slow reader keeps their files open."""
         return len(self._alive) < self._limit
+
+    def opened(self, number: int) -> SegmentFile | None:
+        """Give a segment if it is open."""
+        return self._alive.get(number)
 
     def get(self, number: int) -> SegmentFile:
         """Open a segment, or give the open one."""
