@@ -217,7 +217,7 @@ class Connection:
         head = request.head
         last = self._draining and self._is_last()
         end = _CLOSES if last else _GOES_ON if head.chunked else _GOES_ON_1_0
-        if response.from_files and head.method != "HEAD":
+        if response.body and response.from_files and head.method != "HEAD":
             self._write_files(response, end)
             return
         self._write(response, end, head_only=head.method == "HEAD")
