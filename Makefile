@@ -46,7 +46,7 @@ else
 	$(BIN)/python -m bench.client
 	$(BIN)/python -m bench.runs
 	$(BIN)/python -m bench.state
-	$(BIN)/python -m bench.spark
+	$(SERVER) -m bench.spark
 endif
 
 requirements: $(VENV)/.dev ## compile the pinned requirements anew
@@ -91,12 +91,14 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 	$(PIP) --no-deps -e .
 	@touch $@ $(VENV)/.run $(VENV)/.spark
 
-# The server as it is measured: on a Python that is built as the peer's Node is, where there is one, and
-# compiled as a release is.
-$(VENV)/.interpreter: $(VENV)/.dev requirements/run.txt requirements/build.txt
+# What is measured: on a Python that is built as the peer's Node is, where there is one, and compiled as a
+# release is.
+$(VENV)/.interpreter: $(VENV)/.dev requirements/spark.txt requirements/build.txt
 	$$($(BIN)/python -m bench.interpreters) -m venv --clear --without-pip $(VENV)/server
-	$(BIN)/python -m pip --python $(SERVER) install --quiet --disable-pip-version-check \
-		--require-hashes -r requirements/run.txt -r requirements/build.txt
+	for each in spark build; do \
+		$(BIN)/python -m pip --python $(SERVER) install --quiet --disable-pip-version-check \
+			--require-hashes -r requirements/$$each.txt || exit 1; \
+	done
 	@touch $@
 
 $(VENV)/.server: $(VENV)/.interpreter $(SOURCES)
