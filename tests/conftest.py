@@ -1,8 +1,8 @@
 """What all tests share: suites whose assertions are explained, engines asked for by name.
 
 An engine is started by the first test that asks for it, and stopped at the end. Where tests run in
-several processes, a file's tests stay in one, as do those of a folder below `spark`, since a
-process starts its Spark once.
+several processes, those of Spark stay in one, since each Spark takes all cores that there are, and
+other files are shared out.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ for suite in sorted((Path(__file__).parent / "suites").glob("*.py")):
 
 
 _TESTS = Path(__file__).parent
-_SPARK = _TESTS / "spark"
+_SPARK = (_TESTS / "spark", _TESTS / "demo")
 
 
 @pytest.hookimpl(tryfirst=True)  # before they are shared out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        together = item.path.parent if _SPARK in item.path.parents else item.path
-        group = str(together.relative_to(item.config.rootpath))
+        is_spark = any(folder in item.path.parents for folder in _SPARK)
+        group = "spark" if is_spark else str(item.path.relative_to(item.config.rootpath))
         item.add_marker(pytest.mark.xdist_group(group))
 
 
