@@ -108,7 +108,7 @@ def run(folder: Path, url: str, place: str, *where: str) -> None:
         env={**os.environ, "HEADWATER_URL": url, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -157,7 +157,7 @@ def tables(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 def test_pipelines_make_the_same_tables_everywhere(tmp_path: Path) -> None:
     with ServerProcess() as server, Client(server.url) as client:
         feed(client)
