@@ -65,12 +65,14 @@ async def read(
         until = parse_position(parameters.get("until", ["now"])[-1])
         if isinstance(until, MalformedOffset):
             return refuse(until)
-        chunk = await _read(context, path, position, request, until)
+        coding = _coding(context, request)
+        chunk = await _read(context, path, position, coding, until)
         if not isinstance(chunk, Chunk):
             return refuse(chunk)
         if position is NOW:
             return _at_tail(chunk)
-        response = await _data(context, chunk, position_headers(chunk.info, chunk.end), request)
+        headers = position_headers(chunk.info, chunk.end)
+        response = await _data(context, chunk, headers, request, coding)
         if (key := ReadCache.key(request)) is not None:
             context.reads.keep(key, chunk, response)
         return response
@@ -88,11 +90,11 @@ async def _read(
     context: Context,
     path: str,
     position: Offset | Now,
-    request: Request,
+    coding: str | None,
     until: Offset | Now = NOW,
 ) -> Chunk | ReadRefusal:
     """Read a chunk: a short one where it is going to be copied, to be compressed."""
-    as_it_lies = _coding(context, request) is None
+    as_it_lies = coding is None
     limit = context.settings.chunk_bytes if as_it_lies else context.copied_bytes
     if isinstance(position, Offset) and isinstance(until, Offset) and until.byte > position.byte:
         limit = min(limit, until.byte - position.byte)
@@ -113,7 +115,9 @@ def _at_tail(chunk: Chunk) -> Response:
     return Response(200, headers, _body(chunk))
 
 
-async def _data(context: Context, chunk: Chunk, headers: Headers, request: Request) -> Response:
+async def _data(
+    context: Context, chunk: Chunk, headers: Headers, request: Request, coding: str | None
+) -> Response:
     """Finish a response that carries a chunk: ETag, caching, compression."""
     _mark_end(headers, chunk)
     etag = make_etag(chunk.start, chunk.end, chunk.info.incarnation, closed=chunk.at_end)
@@ -126,7 +130,6 @@ async def _data(context: Context, chunk: Chunk, headers: Headers, request: Reque
     response = Response(200, headers, _body(chunk))
     if context.settings.compression and response.length >= MIN_BYTES:
         headers.append((b"vary", b"accept-encoding"))
-        coding = _coding(context, request)
         if coding is not None:
             headers.append((b"content-encoding", coding.encode()))
             response.body = (await compress(response.joined(), coding),)
@@ -150,11 +153,12 @@ async def _long_poll(
     """Answer with data as soon as there is some, with 204 when time is up or all is said."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.settings.long_poll_timeout
+    coding = _coding(context, request)
     while True:
         # Watch first, then read: what is appended in between wakes the watch.
         waiter = Waiter(context, path)
         try:
-            chunk = await _read(context, path, position, request)
+            chunk = await _read(context, path, position, coding)
             if not isinstance(chunk, Chunk):
                 return refuse(chunk)
             over = chunk.at_end or context.draining or loop.time() >= deadline
@@ -175,7 +179,7 @@ async def _long_poll(
         (b"stream-cursor", b"%d" % next_cursor(cursor, context.clock(), context.jitter()))
     )
     if chunk.parts:
-        return await _data(context, chunk, headers, request)
+        return await _data(context, chunk, headers, request, coding)
     _mark_end(headers, chunk)
     headers.append((b"cache-control", b"no-store"))
     return Response(204, headers)
