@@ -24,6 +24,7 @@ EAGER: Final = DiskOptions(
     durability="os", memory_budget=16 * 1024, journal_bytes=64 * 1024, checkpoint_seconds=0.02
 )
 """A checkpoint after every 4 KiB."""
+_ROOM: Final = 2**40
 
 
 def piece(path: str, number: int) -> bytes:
@@ -156,28 +157,37 @@ def test_a_damaged_segment_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_is_mostly_dead_is_rewritten_first() -> None:
-    assert choose([(1, 100, 80), (2, 100, 49), (3, 100, 100)]) == [2]
+    assert choose([(1, 100, 80), (2, 100, 49), (3, 100, 100)], _ROOM) == [2]
 
 
 def test_segments_of_one_size_are_merged_once_there_are_enough() -> None:
     small = [(number, 100, 100) for number in range(MERGE_AT - 1)]
     large = [(100 + number, 10**6, 10**6) for number in range(MERGE_AT - 1)]
-    assert choose([*small, *large]) == []
-    assert choose([*small, (50, 100, 100), *large]) == [*range(MERGE_AT - 1), 50]
+    assert choose([*small, *large], _ROOM) == []
+    assert choose([*small, (50, 100, 100), *large], _ROOM) == [*range(MERGE_AT - 1), 50]
 
 
 def test_very_large_segments_are_left_as_they_are() -> None:
-    assert choose([(number, 2**29, 2**29) for number in range(100)]) == []
+    assert choose([(number, 2**29, 2**29) for number in range(100)], _ROOM) == []
 
 
 def test_mostly_dead_segments_do_not_hold_up_the_others() -> None:
     dead = [(number, 100, 10) for number in range(3)]
     small = [(100 + number, 100, 100) for number in range(10)]
-    assert choose([*dead, *small]) == [0, 1, 2, *range(100, 110)]
+    assert choose([*dead, *small], _ROOM) == [0, 1, 2, *range(100, 110)]
 
 
 def test_one_round_opens_few_files() -> None:
-    assert len(choose([(number, 100, 100) for number in range(1000)])) <= 64
+    assert len(choose([(number, 100, 100) for number in range(1000)], _ROOM)) <= 64
+
+
+def test_a_round_takes_no_more_than_the_room_that_it_is_given() -> None:
+    small = [(number, 100, 100) for number in range(MERGE_AT)]
+    assert choose(small, 500) == [0, 1, 2, 3, 4]
+    assert choose(small, 199) == []  # one alone would only be copied
+    dead = [(50, 1000, 300), (51, 1000, 90)]
+    assert choose(dead, 100) == [51]
+    assert choose(dead, 80) == []
 
 
 def test_segments_stay_few_however_short_their_streams_live() -> None:
@@ -191,7 +201,7 @@ def test_segments_stay_few_however_short_their_streams_live() -> None:
             size, live = segments[other]
             segments[other] = (size, random.randint(0, live))
         segments = {n: item for n, item in segments.items() if item[1]}
-        merged = choose([(n, *item) for n, item in sorted(segments.items())])
+        merged = choose([(n, *item) for n, item in sorted(segments.items())], _ROOM)
         live = sum(segments.pop(n)[1] for n in merged)
         if live:
             segments[2 * number + 1] = (live, live)

@@ -6,11 +6,13 @@ contiguous; a byte is rewritten a few times in its life. A segment of which less
 needed is rewritten too.
 
 It has a thread of its own, works a quarter of the time unless much is due, and may be called off:
-nothing counts before the catalog has it.
+nothing counts before the catalog has it. What it writes stands beside what it replaces for a while,
+so it leaves half of the disk's free room to the appends.
 """
 
 import asyncio
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,8 +41,8 @@ _PAUSE: Final = 3.0
 _MAX_PAUSE_SECONDS: Final = 0.5
 
 
-def choose(segments: list[tuple[int, int, int]]) -> list[int]:
-    """Pick the segments to rewrite together; none if all is well.
+def choose(segments: list[tuple[int, int, int]], room: int) -> list[int]:
+    """Pick the segments to rewrite together; none if all is well, or nothing fits into the room.
 
     There is one round for each checkpoint, so it has to take all that is due: one mostly dead
     segment at a time would hold up the merges of all others.
@@ -58,9 +60,12 @@ def choose(segments: list[tuple[int, int, int]]) -> list[int]:
     for number, live in sparse + (crowded if len(crowded) >= MERGE_AT else []):
         if len(chosen) == _MAX_FILES or (chosen and total + live > _MAX_ROUND):
             break
+        if total + live > room:
+            continue  # a smaller one may fit
         chosen.append(number)
         total += live
-    return chosen
+    merges_one = not sparse and len(chosen) == 1
+    return [] if merges_one else chosen
 
 
 def _tier(size: int) -> int:
@@ -160,7 +165,8 @@ class Compactor:
 
     def _compact(self, segment: int) -> list[int]:
         segments = [item for item in self._catalog.segments() if item[0] not in self._damaged]
-        numbers = choose(segments)
+        disk = os.statvfs(self._folder)
+        numbers = choose(segments, disk.f_bavail * disk.f_frsize // 2)
         if not numbers:
             return []
         pause = self._pause_for(0.0 if len(numbers) >= _HURRY_AT else _PAUSE)
