@@ -1,11 +1,17 @@
-"""The ASGI adapter, mounted in a FastAPI application under uvicorn."""
+"""The ASGI adapter, mounted in a FastAPI application under uvicorn, and by itself."""
 
+import asyncio
 import http.client
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headwater.server import Settings, asgi_app
+from headwater.server.asgi import AsgiApp
 from tests.support.asgi import AsgiProcess
 
 
@@ -64,3 +70,53 @@ def test_head_has_no_body_and_no_made_up_length(connection: http.client.HTTPConn
     assert response.status == 200
     assert body == b""
     assert response.getheader("stream-next-offset")
+
+
+def test_a_long_answer_from_a_file_comes_in_pieces(tmp_path: Path) -> None:
+    content = os.urandom(1024 * 1024) * 5
+
+    async def call(
+        app: AsgiApp, method: str, body: bytes, query: str = ""
+    ) -> tuple[dict[bytes, bytes], Any]:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": "/v1/stream/s",
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(b"content-type", b"application/octet-stream")] if body else [],
+        }
+        await app(scope, receive, send)
+        return dict(sent[0]["headers"]), [each["body"] for each in sent[1:]]
+
+    async def scenario() -> None:
+        app = asgi_app(settings=Settings(store=str(tmp_path)))
+        await app.startup()
+        await call(app, "PUT", content)
+        await app.shutdown()  # which leaves everything in a segment
+        app = asgi_app(settings=Settings(store=str(tmp_path)))
+        await app.startup()
+        found = b""
+        offset = "-1"
+        while len(found) < len(content):  # the first time, in answers of what is checked at once
+            headers, parts = await call(app, "GET", b"", f"offset={offset}")
+            found += b"".join(parts)
+            offset = headers[b"stream-next-offset"].decode()
+        assert found == content
+        headers, parts = await call(app, "GET", b"")
+        assert int(headers[b"content-length"]) == len(content)
+        assert b"".join(parts) == content
+        assert max(map(len, parts)) <= 1024 * 1024
+        await app.shutdown()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -43,6 +43,23 @@ def saved(serve: Serve, tmp_path: Path) -> Saved:
     return start
 
 
+@pytest.fixture
+def half_saved(serve: Serve, saved: Saved, tmp_path: Path) -> Callable[[], ServerProcess]:
+    """Start a server with one stream in a segment, and another in memory."""
+
+    def start() -> ServerProcess:
+        earlier = saved()
+        earlier.signal(signal.SIGTERM)
+        assert earlier.exit_code() == 0
+        server = serve("--store", str(tmp_path / "data"), "--chunk-bytes", str(32 * MIB))
+        _read_through(server)
+        with Wire(server.port) as writer:
+            assert writer.ask("PUT", "/v1/stream/memory", BINARY, BODY[: 6 * MIB]).status == 201
+        return server
+
+    return start
+
+
 def _read_through(server: ServerProcess) -> list[int]:
     """Read the stream to its end, and give the lengths of the answers."""
     lengths: list[int] = []
@@ -88,6 +105,42 @@ def test_requests_that_follow_one_another_are_answered_in_order(saved: Saved) ->
             "GET", f"{S}?offset=-1", {"If-None-Match": wire.ask("GET", S).headers["etag"]}
         )
         assert part.status == 304
+
+
+def test_requests_behind_a_full_transport_wait_for_it(
+    half_saved: Callable[[], ServerProcess],
+) -> None:
+    server = half_saved()
+    before = server.rss()
+    with Wire(server.port, receive_buffer=4096) as wire:
+        wire.send(build("GET", "/v1/stream/memory") + 8 * build("GET", S))
+        assert wire.answer_head()[0] == 200
+        time.sleep(1)
+        assert server.rss() - before < 30 * MIB  # of the 102 that were asked for
+        assert wire.file.read(6 * MIB) == BODY[: 6 * MIB]
+        for _ in range(8):
+            assert wire.answer().body == BODY
+
+
+def test_what_is_copied_comes_in_small_answers(saved: Saved) -> None:
+    server = saved("--max-open-segments", "1")  # so that none is lent
+    before = server.rss()
+    with Wire(server.port, receive_buffer=4096) as wire:
+        wire.send(64 * build("GET", S))
+        assert wire.answer_head()[0] == 200
+        time.sleep(1)
+        assert server.rss() - before < 15 * MIB  # of 64
+    assert max(_read_through(server)) <= MIB
+
+
+def test_an_idle_connection_has_one_descriptor(saved: Saved) -> None:
+    server = saved()
+    with Wire(server.port) as wire:
+        assert wire.ask("GET", "/healthz").status == 200
+        before = _files(server)
+        assert wire.ask("GET", S).body == BODY
+        assert wire.ask("GET", "/healthz").status == 200
+        assert _files(server) <= before + 1  # the segment
 
 
 def test_messages_are_cut_where_they_end_whatever_lies_in_files(saved: Saved) -> None:

@@ -10,7 +10,7 @@ request where the host does not pass lifespan events on to mounted apps.
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from headwater.server.app import Application
 from headwater.server.live import EventStream, Feed
@@ -23,12 +23,14 @@ from headwater.server.problems import (
 )
 from headwater.server.serve import open_store
 from headwater.server.settings import Settings
-from headwater.storage.store import Store
+from headwater.storage.store import Store, pieces
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Scope = MutableMapping[str, Any]
+
+_PIECE_BYTES: Final = 1024 * 1024
 
 
 class AsgiApp:
@@ -110,7 +112,15 @@ class AsgiApp:
         if not response.untold:
             headers.append((b"content-length", b"%d" % response.length))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        body = b"" if head.method == "HEAD" else response.joined()
+        body = b""
+        if head.method != "HEAD":
+            if response.from_files:
+                for piece in pieces(response.body, _PIECE_BYTES):
+                    await send(
+                        {"type": "http.response.body", "body": bytes(piece), "more_body": True}
+                    )
+            else:
+                body = response.joined()
         await send({"type": "http.response.body", "body": body})
 
     async def _body(self, head: Head, receive: Receive) -> tuple[bytes, Response | None]:

@@ -6,30 +6,31 @@ the transport's belongs to the transport.
 """
 
 import asyncio
+import errno
 import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from headwater.storage.store import FileRange, Part
+from headwater.storage.store import FileRange, Part, Truncated
 
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
-
-
-class Truncated(OSError):
-    """A file ended before its bytes did: the answer can't be finished."""
+_NOT_OFFERED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""What a system, or a file system, says that knows no `sendfile`."""
+_COPIED_BYTES: Final = 256 * 1024
 
 
 class FileSender:
-    """Sends one answer at a time; one belongs to one connection."""
+    """Sends one answer."""
 
-    __slots__ = ("_done", "_loop", "_parts", "_socket", "_waiting", "left")
+    __slots__ = ("_copies", "_done", "_loop", "_parts", "_socket", "_waiting", "left")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
         self._loop = loop
-        self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-        self._socket.setblocking(False)
+        self._socket = _duplicate(transport.get_extra_info("socket").fileno())
+        self._copies = False
+        """Whether files are read, since they can't be sent."""
         self._parts: deque[Part] = deque()
         self._done: Callable[[OSError | None], None] | None = None
         self._waiting = False
@@ -37,7 +38,7 @@ class FileSender:
         """Bytes that the system has not taken yet."""
 
     def start(self, parts: Sequence[Part], done: Callable[[OSError | None], None]) -> None:
-        """Send parts one after another; `done` may be told at once."""
+        """Send parts one after another; `done` is told in a later turn of the loop."""
         self._parts.extend(parts)
         self.left = sum(map(len, parts))
         self._done = done
@@ -46,41 +47,62 @@ class FileSender:
     def _send(self) -> None:
         error: OSError | None = None
         try:
-            while self._parts:
-                self._send_first()
-        except BlockingIOError:
-            if not self._waiting:
-                self._waiting = True
-                self._loop.add_writer(self._socket.fileno(), self._send)
-            return
+            if not self._sent_all():
+                self._wait()
+                return
         except OSError as failure:
-            error = failure
+            # Its traceback refers to all of this: files would stay open until they are collected.
+            error = failure.with_traceback(None)
         self._stop_waiting()
         self._parts.clear()
         self.left = 0
+        # Not now: other connections have their turn before this one's next answer.
+        self._loop.call_soon(self._tell, error)
+
+    def _tell(self, error: OSError | None) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(error)
 
-    def _send_first(self) -> None:
-        """Send what the system takes of the first part."""
-        part = self._parts.popleft()
-        rest: Part
-        try:
-            if isinstance(part, FileRange):
-                sent = os.sendfile(self._socket.fileno(), part.fd, part.position, len(part))
-                if not sent:
-                    raise Truncated
-                rest = part.behind(sent)
+    def _sent_all(self) -> bool:
+        """Send what the system takes; tells whether that was everything."""
+        while self._parts:
+            part = self._parts[0]
+            rest: Part
+            try:
+                if isinstance(part, FileRange):
+                    sent = self._send_range(part)
+                    rest = part.behind(sent)
+                else:
+                    sent = self._socket.send(part, _MORE if len(self._parts) > 1 else 0)
+                    rest = memoryview(part)[sent:]
+            except BlockingIOError:
+                return False
+            self.left -= sent
+            if rest:
+                self._parts[0] = rest
             else:
-                sent = self._socket.send(part, _MORE if self._parts else 0)
-                rest = memoryview(part)[sent:]
-        except BlockingIOError:
-            self._parts.appendleft(part)
-            raise
-        self.left -= sent
-        if rest:
-            self._parts.appendleft(rest)
+                self._parts.popleft()
+        return True
+
+    def _send_range(self, part: FileRange) -> int:
+        if self._copies:
+            return self._socket.send(part.first(_COPIED_BYTES).read())
+        try:
+            sent = os.sendfile(self._socket.fileno(), part.fd, part.position, len(part))
+        except OSError as error:
+            if error.errno not in _NOT_OFFERED:
+                raise
+            self._copies = True
+            return self._send_range(part)
+        if not sent:
+            raise Truncated
+        return sent
+
+    def _wait(self) -> None:
+        if not self._waiting:
+            self._loop.add_writer(self._socket.fileno(), self._send)
+            self._waiting = True
 
     def _stop_waiting(self) -> None:
         if self._waiting:
@@ -93,3 +115,14 @@ class FileSender:
         self._parts.clear()
         self._done = None
         self._socket.close()
+
+
+def _duplicate(fd: int) -> socket.socket:
+    copy = os.dup(fd)
+    try:
+        duplicate = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+    duplicate.setblocking(False)
+    return duplicate

@@ -17,7 +17,7 @@ from typing import Final
 
 from headwater.protocol.framing import Buffer
 from headwater.server.eager import Eager, start
-from headwater.server.file_sender import FileSender, Truncated
+from headwater.server.file_sender import FileSender
 from headwater.server.incoming import Incoming
 from headwater.server.live import EventStream, Feed
 from headwater.server.messages import Head, Request, Response
@@ -31,7 +31,7 @@ from headwater.server.problems import (
 )
 from headwater.server.send_queue import SendQueue
 from headwater.server.wire import NEVER, TO_BE_SET, Wire, access_log
-from headwater.storage.store import in_memory
+from headwater.storage.store import Truncated, in_memory
 
 log: Final = logging.getLogger("headwater.http")
 
@@ -218,6 +218,8 @@ class Connection:
         last = self._draining and self._is_last()
         end = _CLOSES if last else _GOES_ON if head.chunked else _GOES_ON_1_0
         if response.body and response.from_files and head.method != "HEAD":
+            if last:
+                self._incoming.stop()  # nothing may follow what is said to be the last
             self._write_files(response, end)
             return
         self._write(response, end, head_only=head.method == "HEAD")
@@ -232,9 +234,12 @@ class Connection:
         )
 
     def _write(self, response: Response, end: bytes, *, head_only: bool = False) -> None:
+        body = in_memory(response.body) if response.body and not head_only else []
         self.write(self._head(response, end))
-        if response.body and not head_only:
-            self._unsent += in_memory(response.body)
+        if body:
+            self._unsent += body
+            if sum(map(len, body)) > _INLINE_BYTES:
+                self.flush()  # so that the transport can say when it is full
 
     def _head(self, response: Response, end: bytes) -> bytes:
         return b"%b%b%b%b" % (_STATUS_LINE[response.status], self._wire.common, response.head, end)
@@ -244,9 +249,14 @@ class Connection:
         self.flush()
         sender = self._file_sender()
         if sender is None:
-            self._write(response, end)
-            self._files_sent(None)
+            try:
+                self._write(response, end)
+            except OSError as error:
+                self._cut_off(error)
+            else:
+                self._finish(last=self._draining and self._is_last())
             return
+        self._files = sender
         sender.start([self._head(response, end), *response.body], self._files_sent)
         if sender.left:
             self.full = True
@@ -256,21 +266,28 @@ class Connection:
         """Give what sends past the transport, where that overtakes nothing."""
         if self._transport.get_write_buffer_size():
             return None
-        if self._files is None:
-            try:
-                self._files = FileSender(self._wire.loop, self._transport)
-            except OSError:  # there is no descriptor left for it
-                return None
-        return self._files
+        try:
+            return FileSender(self._wire.loop, self._transport)
+        except OSError:  # there is no descriptor left for it
+            return None
 
     def _files_sent(self, error: OSError | None) -> None:
         self.full = False
-        if error is not None:
-            if isinstance(error, Truncated):
-                log.error("a file is shorter than it was, the answer is cut off")
-            self._transport.abort()
-            return
-        self._finish(last=self._draining and self._is_last())
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+        if error is None:
+            self._finish(last=self._draining and self._is_last())
+        else:
+            self._cut_off(error)
+
+    def _cut_off(self, error: OSError) -> None:
+        """Give up an answer that can't be finished."""
+        if isinstance(error, Truncated):
+            log.error("a file is shorter than it was, the answer is cut off")
+        elif not isinstance(error, ConnectionError | TimeoutError):
+            log.error("a file can't be sent, the answer is cut off error=%s", error)
+        self._transport.abort()
 
     def _finish(self, *, last: bool) -> None:
         """One request is answered: close, or go on with the next."""

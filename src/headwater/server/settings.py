@@ -62,7 +62,7 @@ class Settings:
     )
     max_open_segments: int = _setting(64, "Segment files open at once.", least=1)
     chunk_bytes: int = _setting(
-        8 * MIB, "Size at which a catch-up response is cut; compressed, at 1 MiB.", least=1
+        16 * MIB, "Size at which a catch-up response is cut; compressed, at 1 MiB.", least=1
     )
     read_cache_bytes: int = _setting(
         16 * MIB, "Answers to repeated reads kept in memory; 0 keeps none.", least=0

@@ -19,7 +19,7 @@ in as `now`, in seconds since the epoch.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -64,6 +64,10 @@ class Appended(Struct, frozen=True):
     """It had happened before, by the same producer or as the same closing: nothing was written."""
 
 
+class Truncated(OSError):
+    """A file ended before its bytes did."""
+
+
 class FileRange:
     """Stored bytes that still lie in a file, and can be sent from there."""
 
@@ -81,11 +85,19 @@ class FileRange:
 
     def behind(self, count: int) -> "FileRange":
         """Give what follows the first `count` bytes."""
+        count = min(count, self._length)
         return FileRange(self._owner, self.fd, self.position + count, self._length - count)
+
+    def first(self, count: int) -> "FileRange":
+        """Give the first `count` bytes."""
+        return FileRange(self._owner, self.fd, self.position, min(count, self._length))
 
     def read(self) -> bytes:
         """Bring them into memory."""
-        return os.pread(self.fd, self._length, self.position)
+        data = os.pread(self.fd, self._length, self.position)
+        if len(data) != self._length:
+            raise Truncated
+        return data
 
 
 Part = Buffer | FileRange
@@ -94,6 +106,17 @@ Part = Buffer | FileRange
 def in_memory(parts: Sequence[Part]) -> list[Buffer]:
     """Bring parts into memory that are not there yet."""
     return [part.read() if isinstance(part, FileRange) else part for part in parts]
+
+
+def pieces(parts: Sequence[Part], size: int) -> Iterator[Buffer]:
+    """Bring parts into memory one after another, no more than `size` of a file at a time."""
+    for part in parts:
+        if not isinstance(part, FileRange):
+            yield part
+            continue
+        while part:
+            yield part.first(size).read()
+            part = part.behind(size)  # noqa: PLW2901 - what is left of it
 
 
 class Chunk(Struct, frozen=True):

@@ -188,6 +188,7 @@ def test_a_round_takes_no_more_than_the_room_that_it_is_given() -> None:
     dead = [(50, 1000, 300), (51, 1000, 90)]
     assert choose(dead, 100) == [51]
     assert choose(dead, 80) == []
+    assert choose([(60, 1000, 400), *small], 150) == []  # what frees something does not fit
 
 
 def test_segments_stay_few_however_short_their_streams_live() -> None:

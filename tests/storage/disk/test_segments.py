@@ -95,6 +95,28 @@ def test_a_segment_that_was_cut_off_is_found_to_be_damaged(tmp_path: Path) -> No
         SegmentFile(path).read(extent, extent.start, extent.start + 10)
 
 
+def test_a_segment_that_is_cut_off_after_it_was_checked_is_found_too(tmp_path: Path) -> None:
+    path, (extent,) = segment(tmp_path, 1000)
+    file = SegmentFile(path)
+    assert len(file.read(extent, extent.start, extent.end)) == 1000
+    os.truncate(path, extent.position + 500)
+    with pytest.raises(StreamDamaged) as caught:
+        file.read(extent, extent.start + 100, extent.end)
+    assert (caught.value.file, caught.value.position) == (str(path), extent.position + 100)
+
+
+def test_a_segment_that_is_lent_counts_until_it_is_given_back(tmp_path: Path) -> None:
+    for number in (1, 2):
+        segment(tmp_path, 10, number=number)
+    files = SegmentFiles(tmp_path, 2)
+    lent = files.get(1)
+    files.forget([1])
+    files.get(2)
+    assert not files.may_lend
+    del lent
+    assert files.may_lend
+
+
 def test_a_file_that_is_no_segment_is_named(tmp_path: Path) -> None:
     path, _ = segment(tmp_path, 10)
     flip(path, 3)

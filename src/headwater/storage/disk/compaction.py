@@ -64,8 +64,8 @@ def choose(segments: list[tuple[int, int, int]], room: int) -> list[int]:
             continue  # a smaller one may fit
         chosen.append(number)
         total += live
-    merges_one = not sparse and len(chosen) == 1
-    return [] if merges_one else chosen
+    # One alone would only be copied, unless that frees something.
+    return [] if len(chosen) == 1 and chosen[0] not in dict(sparse) else chosen
 
 
 def _tier(size: int) -> int:

@@ -18,7 +18,8 @@ from headwater.storage.store import Chunk, Part
 _FROM_FILE_BYTES: Final = 256 * 1024
 """From here on a range is better sent from its file than read."""
 _END_BYTES: Final = 64
-_UNCHECKED_BYTES: Final = 1024 * 1024
+_COPIED_BYTES: Final = 1024 * 1024
+"""So much is read at once of what was not checked yet, or can't be sent from its file."""
 
 
 class StoredBytes:
@@ -43,22 +44,32 @@ class StoredBytes:
         )
 
     def at_once(self, stream: DiskStream, begin: int, most: int) -> int:
-        """Say how much to read at once: little of what comes from the disk, and is checked first.
+        """Say how much to read at once: little of what is copied, or has to be checked first.
 
         The loop waits for that. What was checked before is most likely in the system's memory.
         """
         if begin >= stream.log.start:
             return most
         upto = begin
+        copied = 0
         if begin >= stream.start:
             for extent in self._catalog.extents(stream.number, begin, begin + most):
                 file = self._files.opened(extent.segment)
                 if file is None:
                     break
-                upto = file.checked_until(extent, upto)
+                checked = file.checked_until(extent, upto)
+                if not self._is_lent(checked - upto):
+                    copied += checked - upto
+                if copied > _COPIED_BYTES:
+                    break
+                upto = checked
                 if upto < extent.end:
                     break
-        return min(most, max(upto - begin, _UNCHECKED_BYTES))
+        return min(most, max(upto - begin, _COPIED_BYTES))
+
+    def _is_lent(self, length: int) -> bool:
+        """Tell whether bytes that follow each other in a segment are sent from there."""
+        return length >= _FROM_FILE_BYTES and self._files.may_lend
 
     def joined(self, stream: DiskStream, begin: int, end: int) -> bytes:
         """Give the bytes of a short range in one piece."""
@@ -104,7 +115,7 @@ class StoredBytes:
             except FileNotFoundError as missing:
                 raise StreamDamaged(missing.filename, 0, stream.number) from missing
             upto = min(end, extent.end)
-            if files and upto - begin >= _FROM_FILE_BYTES and self._files.may_lend:
+            if files and self._is_lent(upto - begin):
                 # All but the end, which a reader may have to look at.
                 parts.append(file.range(extent, begin, upto - _END_BYTES))
                 begin = upto - _END_BYTES

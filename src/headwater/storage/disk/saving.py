@@ -116,6 +116,7 @@ class Saver:
             or len(registry.dirty) >= options.max_dirty_streams
             or written >= options.journal_bytes
             or self.stuck is not None
+            or self._wanted
         ):
             self._begin()
         elif written >= options.journal_bytes // 2:

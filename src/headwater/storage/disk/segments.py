@@ -21,7 +21,7 @@ from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
 from headwater.storage.disk.direct import DirectFile
 from headwater.storage.disk.files import sync_directory
-from headwater.storage.store import FileRange
+from headwater.storage.store import FileRange, Truncated
 
 VERSION: Final = 1
 BLOCK: Final = 256 * 1024
@@ -139,7 +139,11 @@ class SegmentFile:
 
     def read(self, extent: Extent, begin: int, end: int) -> bytes:
         """Give the bytes of a range within an extent, checked since the file was opened."""
-        return self.range(extent, begin, end).read()
+        try:
+            return self.range(extent, begin, end).read()
+        except Truncated:
+            at = extent.position + begin - extent.start
+            raise StreamDamaged(str(self.path), at, extent.stream) from None
 
     def range(self, extent: Extent, begin: int, end: int) -> FileRange:
         """Say where the bytes of a range within an extent lie, checked in the same way."""
@@ -260,8 +264,7 @@ class SegmentFiles:
     def forget(self, numbers: Sequence[int]) -> None:
         """Let go of segments that are no longer needed."""
         for number in numbers:
-            self._open.pop(number, None)
-            self._alive.pop(number, None)
+            self._open.pop(number, None)  # those that are lent still count
 
     def close(self) -> None:
         self._open.clear()
