@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
@@ -11,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from headwater.client import Batch
 from headwater.spark.columns import Columns, default_schema
 from headwater.spark.layout import lay_out
-from headwater.spark.messages import shape_of_values
+from headwater.spark.messages import shape_of_schema, shape_of_values
 from headwater.spark.options import source_options
 from headwater.spark.ranges import Range
 
@@ -136,6 +137,81 @@ def test_messages_are_found_with_the_offset_behind_each(
         ]
         assert [each for part in parts for each in part.texts().to_pylist()] == kept
         assert all(json.loads(part.data) for part in parts)
+
+
+# Two ways to read by a schema
+
+_plain = st.recursive(
+    st.sampled_from(list(_SIMPLE)),
+    lambda inner: st.one_of(
+        inner.map(t.ArrayType), st.lists(inner, min_size=1, max_size=3).map(_struct)
+    ),
+    max_leaves=8,
+)
+_ODD_TEXTS = (
+    *("1.5", "1.0", "-0", "-0.0", "1e2", "1e400", "9223372036854775808", "-129", "2147483648"),
+    *('"1"', '"1.5"', '"nan"', '"x"', '"true"', '"\\ud800"', '"\\ud83d\\ude00"', "true", "null"),
+    *("[]", "{}", "[1]", '["x",null]', "[[]]", '{"a":1}', '{"a":"x","other":[1,{}]}', "[1\n]"),
+)
+_odd_messages = st.one_of(
+    st.sampled_from(_ODD_TEXTS),
+    st.sampled_from(("a", "the name", "class")).flatmap(
+        lambda name: st.sampled_from(_ODD_TEXTS).map(lambda text: f'{{"{name}": {text}}}')
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)  # on a busy machine too
+@given(st.data())
+def test_the_fast_way_to_read_by_a_schema_finds_what_the_slow_one_does(
+    data: st.DataObject,
+) -> None:
+    fields = _struct(data.draw(st.lists(_plain, min_size=1, max_size=3)))
+    fitting = values(fields).filter(lambda value: value is not None).map(json.dumps)
+    messages = data.draw(st.lists(fitting | _odd_messages, min_size=1, max_size=4))
+    options = source_options(
+        {"url": "http://x", "stream": "s", "mode": "json", "onCorrupt": "column"}
+    )
+    schema = t.StructType([*fields, t.StructField("_corrupt", t.StringType())])
+    fast, slow = Columns.of(options, schema), Columns.of(options, schema)
+    assert fast.shape is not None
+    assert fast.shape.arrow is not None
+    assert slow.shape is not None
+    slow.shape.arrow = None
+    batch = batch_of([message.encode() for message in messages], 0)
+    upto = batch.start
+    for message in messages[: data.draw(st.integers(1, len(messages)))]:
+        upto = offset(int(upto[17:]) + len(message.encode()) + 2)
+    piece = Range("s", batch.start, upto)
+    (made,) = fast.batches(batch, piece)
+    made.validate(full=True)
+    (expected,) = slow.batches(batch, piece)
+    assert made.schema.equals(expected.schema)
+    assert repr(made.to_pylist()) == repr(expected.to_pylist())  # 0.0 is not -0.0
+
+
+def test_messages_that_fit_are_read_the_fast_way() -> None:
+    kinds = [t.StringType(), t.ArrayType(t.LongType()), _struct([t.BooleanType(), t.DoubleType()])]
+    schema = _struct(kinds)
+    shape = shape_of_schema(schema)
+    assert shape.arrow is not None
+    values = [{"a": "x", "the name": [1, None], "class": {"a": True, "the name": 1.5}}, {}]
+    batch = batch_of([json.dumps(value).encode() for value in values], 0)
+    layout = lay_out(batch, Range("s", batch.start, batch.offset))
+    columns = shape.arrow.columns(layout, to_arrow_schema(schema, timezone="UTC"))
+    assert columns is not None
+    assert [columns[field.name].to_pylist() for field in schema] == [
+        [expected(field.dataType, value.get(field.name)) for value in values] for field in schema
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [t.DateType(), t.TimestampType(), t.FloatType(), t.DecimalType(5, 2), t.BinaryType()]
+)
+def test_types_that_the_two_ways_understand_differently_are_read_the_slow_way(
+    kind: t.DataType,
+) -> None:
+    assert shape_of_schema(_struct([t.ArrayType(kind)])).arrow is None
 
 
 # The rules of state

@@ -150,6 +150,10 @@ class Columns(Struct):
 
     def _parsed(self, shape: Shape, layout: Layout, stream: str) -> dict[str, pa.Array]:
         """Look into messages; of a corrupt one, only its text is left."""
+        if shape.arrow is not None:
+            plain = shape.arrow.columns(layout, self.schema)
+            if plain is not None:
+                return plain
         reasons: dict[int, str] = {}
         try:
             rows = shape.parse_all(layout.data)[: len(layout)]

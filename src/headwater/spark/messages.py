@@ -17,6 +17,7 @@ from pyspark.sql import types as t
 
 from headwater.errors import BadOption
 from headwater.spark.arrays import ABSENT, array_of, carried, field_name, values_at
+from headwater.spark.arrow_json import ArrowReader, is_plain, numbers_in
 
 CORRUPT: Final = "_corrupt"
 _OUTSIDE: Final = ("stream", "offset", CORRUPT)
@@ -49,6 +50,8 @@ class Shape:
     """The columns of JSON that stays as it was written."""
     checked: frozenset[str] = frozenset()
     """The columns, all of text, that `broken_rules` looks at."""
+    arrow: ArrowReader | None = None
+    """What makes columns sooner where all messages fit, if the fields are of plain types."""
 
     def __init__(
         self, kind: type[Struct], paths: Mapping[str, str], *, strict: bool = True
@@ -133,6 +136,8 @@ class _SchemaShape(Shape):
         kinds = [_json_type(field.dataType, field.name) for field in fields]
         kind = _class_of("Message", fields, kinds)
         super().__init__(kind, {field.name: field_name(at) for at, field in enumerate(fields)})
+        if outside and is_plain(t.StructType(fields)):
+            self.arrow = ArrowReader([field.name for field in fields], _numbers_of(fields))
 
     def __reduce__(self) -> Any:
         return _SchemaShape, (self._schema, self._outside)
@@ -149,6 +154,14 @@ def shape_of_schema(schema: t.StructType) -> Shape:
 def shape_of_values(schema: t.StructType) -> Shape:
     """Read JSON values as objects with the fields of a schema, whatever they are called."""
     return _SchemaShape(schema, ())
+
+
+def _numbers_of(fields: list[t.StructField]) -> "msgspec.json.Decoder[list[Any]] | None":
+    numbers = numbers_in(t.StructType(fields))
+    if numbers is None:
+        return None
+    array: Any = list[_json_type(numbers, "")]  # type: ignore[misc] # made from a schema
+    return msgspec.json.Decoder(array)
 
 
 def _class_of(name: str, fields: Sequence[t.StructField], kinds: Sequence[Any]) -> type[Struct]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,10 +27,12 @@ class Synced:
 
 @contextmanager
 def synced() -> Iterator[Synced]:
-    """Watch this thread's calls of `os.fsync`."""
+    """Watch the calls of `os.fsync` by this thread, and by those that begin meanwhile."""
     found = Synced()
     sys.setprofile(found.note)
+    threading.setprofile(found.note)
     try:
         yield found
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from headwater.spark.jobs.notes import Notes
 from headwater.spark.tables.delta import DeltaLog
-from headwater.spark.tables.files import LEFT_OVER_SECONDS, file_system, folder_uri, write_file
+from headwater.spark.tables.files import LEFT_OVER_SECONDS, file_system, folder_uri, write_files
 from headwater.spark.tables.log import DataFile, Log
 from headwater.spark.tables.manifest import ManifestLog
 from tests.spark.tables.syncing import synced
@@ -33,13 +33,13 @@ def test_a_folder_has_one_name_for_all() -> None:
 def test_a_file_is_synced_with_its_name_and_new_folders(tmp_path: Path, bucket: int | None) -> None:
     folder = tmp_path / "tables" / "a"
     with synced() as found:
-        told = write_file(str(folder), SCHEMA.empty_table(), bucket)
+        (told,) = write_files(str(folder), [(SCHEMA.empty_table(), bucket)])
     file = folder / told.path
     assert file.stat().st_size == told.size
     for each in (file, file.parent, folder, folder.parent, tmp_path):
         assert each in found
     with synced() as found:
-        told = write_file(str(folder), SCHEMA.empty_table(), bucket)
+        (told,) = write_files(str(folder), [(SCHEMA.empty_table(), bucket)])
     assert folder / told.path in found
     assert file.parent in found
     assert folder not in found  # it has no new name
@@ -88,7 +88,7 @@ def test_what_delta_writes_by_itself_is_synced(tmp_path: Path) -> None:
     seen = log.snapshot()
     assert seen is not None
     rows = pa.table({"key": ["a"]})
-    files = [write_file(str(folder), rows, None) for _ in range(100)]
+    files = write_files(str(folder), [(rows, None)] * 100)
     log.commit(seen, files, [], writer="query", batch=0)
     with synced() as found:
         log.tidy(600)
@@ -117,14 +117,14 @@ def test_old_files_that_no_log_knows_are_deleted(
     rows = pa.table({"key": ["a"]})
     log = kind(str(folder))
     log.create(SCHEMA, 4)
-    kept, left, failed, closed = (write_file(str(folder), rows, each) for each in (1, 1, 2, None))
-    below = write_file(str(folder / "below"), rows, 1)  # of a table within this one
+    kept, left, failed, closed = write_files(str(folder), [(rows, n) for n in (1, 1, 2, None)])
+    (below,) = write_files(str(folder / "below"), [(rows, 1)])  # of a table within this one
     long_ago = time.time() - LEFT_OVER_SECONDS - 1
     old = [folder / each.path for each in (kept, left, failed, closed)]
     old.append(folder / "below" / below.path)
     for path in old:
         os.utime(path, (long_ago, long_ago))
-    begun = folder / write_file(str(folder), rows, 2).path
+    (begun,) = (folder / file.path for file in write_files(str(folder), [(rows, 2)]))
     for batch, (added, removed) in enumerate([([kept, left], []), ([], [left])]):
         seen = log.snapshot()
         assert seen is not None

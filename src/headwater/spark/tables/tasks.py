@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from headwater.spark.gathering import gathered
 from headwater.spark.packing import BUCKET, PACKED
-from headwater.spark.tables.files import fitted, read_files, write_file
+from headwater.spark.tables.files import fitted, read_files, write_files
 from headwater.spark.tables.log import DataFile
 from headwater.spark.tables.merging import Finish, Merge, Merged
 from headwater.spark.tables.packing import unpacked
@@ -25,7 +25,7 @@ def write_loose(
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of one task as files that are only ever added; tells of each."""
     for rows in gathered(batches, most_bytes=_HELD_BYTES):
-        yield _told([write_file(folder, fitted(rows, schema), None)])
+        yield _told(write_files(folder, [(fitted(rows, schema), None)]))
 
 
 def merge_buckets(
@@ -52,17 +52,19 @@ def merge_buckets(
             if before is None:
                 before = read_files(folder, old.get(bucket, []), schema)
             keep(bucket, merge(before, rows))
-    for bucket in list(kept):
-        if finish is not None:
-            keep(bucket, finish(kept[bucket]))
-        rows = kept[bucket]
-        files = [DataFile("", 0, 0, bucket)]  # it was touched, whether or not rows are left
-        if rows.num_rows:
-            files.append(write_file(folder, fitted(rows, schema), bucket))
-        yield _told(files)
+    if finish is not None:
+        for bucket, rows in list(kept.items()):
+            keep(bucket, finish(rows))
+    parts: list[tuple[pa.Table, int | None]] = [
+        (fitted(rows, schema), bucket) for bucket, rows in kept.items() if rows.num_rows
+    ]
     if closed:
-        parts = [fitted(part, schema) for each in closed.values() for part in each]
-        yield _told([write_file(folder, pa.concat_tables(parts), None)])
+        ended = [fitted(part, schema) for each in closed.values() for part in each]
+        parts.append((pa.concat_tables(ended), None))
+    # Those that were touched are told of, whether or not rows are left.
+    touched = [DataFile("", 0, 0, bucket) for bucket in kept]
+    if touched:
+        yield _told([*touched, *write_files(folder, parts)])
 
 
 def _by_bucket(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:

@@ -1,0 +1,90 @@
+"""Messages of plain fields, taken apart by Arrow's own JSON reader.
+
+It makes columns without a Python object for each value, in half of the time that those take. But it
+reads numbers kindly: a text that holds one, or 1.5 where a whole one is due. So the numbers of a
+schema, and only they, are parsed by `msgspec` first. Whatever either of them refuses is left to
+the parser that can say which message is at fault, and why. Of a name that stands twice in an
+object, only the last is looked at.
+"""
+
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from arro3.core import Schema
+from arro3.io import read_json
+from pyspark.sql import types as t
+
+from headwater.spark.layout import Layout
+
+_NUMBERS: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.DoubleType)
+_OTHERS: Final = (t.StringType, t.BooleanType)
+_SPACE, _LINE_BREAK = b" \n"
+_SURROGATES: Final = (b"\\ud", b"\\uD")
+"""Escapes of characters in two halves, of which it takes some for another character."""
+
+
+def is_plain(kind: t.DataType) -> bool:
+    """Tell whether both parsers agree about a type, once the numbers are checked."""
+    if isinstance(kind, t.ArrayType):
+        return is_plain(kind.elementType)
+    if isinstance(kind, t.StructType):
+        return bool(kind.fields) and all(is_plain(field.dataType) for field in kind)
+    return type(kind) in (*_NUMBERS, *_OTHERS)
+
+
+def numbers_in(kind: t.DataType) -> t.DataType | None:
+    """Leave the numbers of a type; None if it has none."""
+    if isinstance(kind, t.ArrayType):
+        items = numbers_in(kind.elementType)
+        return None if items is None else t.ArrayType(items)
+    if isinstance(kind, t.StructType):
+        found = [(field.name, numbers_in(field.dataType)) for field in kind]
+        fields = [t.StructField(name, inner) for name, inner in found if inner is not None]
+        return t.StructType(fields) if fields else None
+    return kind if isinstance(kind, _NUMBERS) else None
+
+
+class ArrowReader:
+    """Reads messages by the fields of a schema."""
+
+    def __init__(
+        self, names: Sequence[str], numbers: "msgspec.json.Decoder[list[Any]] | None"
+    ) -> None:
+        """Take what parses the numbers of an array of messages; None if they have none."""
+        self._names = names
+        self._numbers = numbers
+        self._known: tuple[pa.Schema, Schema] | None = None
+
+    def columns(self, layout: Layout, schema: pa.Schema) -> dict[str, pa.Array] | None:
+        """Make the columns of the fields; None if a message may not fit them."""
+        if b"\\" in layout.data and any(half in layout.data for half in _SURROGATES):
+            return None
+        try:
+            if self._numbers is not None:
+                self._numbers.decode(layout.data)
+            fields = self._fields(schema)
+            source = read_json(_lines(layout), schema=fields, batch_size=len(layout))
+            rows = pa.RecordBatchReader.from_stream(source).read_next_batch()
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, pa.ArrowInvalid):
+            return None
+        return dict(zip(self._names, rows.columns, strict=True))
+
+    def _fields(self, schema: pa.Schema) -> Schema:
+        if self._known is None or self._known[0] is not schema:
+            fields = pa.schema([schema.field(name) for name in self._names])
+            self._known = schema, Schema.from_arrow(fields)
+        return self._known[1]
+
+
+def _lines(layout: Layout) -> BytesIO:
+    """Write the messages of an array as lines."""
+    end = int(layout.behind[-1])
+    data = np.frombuffer(layout.data, np.uint8)[:end].copy()
+    data[layout.behind[:-1] - 1] = _SPACE
+    data[0] = _SPACE
+    data[-1] = _LINE_BREAK
+    return BytesIO(data.tobytes())
