@@ -72,7 +72,8 @@ class Bench:
             self.journal,
             self.sync if synced else None,
             Metrics(),
-            lambda: self.log.append("after batch"),
+            between=lambda: self.log.append("between"),
+            published=lambda: self.log.append("published"),
         )
 
     def add(self, name: str) -> Commit:
@@ -136,7 +137,7 @@ def test_those_who_arrive_while_a_sync_runs_share_the_next_one(tmp_path: Path) -
         await bench.sync.finish()
         assert first.done
         assert not second.done
-        assert bench.log == ["publish a", "publish b", "after batch"]
+        assert bench.log == ["publish a", "publish b", "between", "published"]
         assert bench.written() == ["a", "b", "c", "d"]
         await bench.sync.finish()
         assert second.done
@@ -164,6 +165,41 @@ def test_waiters_go_on_in_the_turn_in_which_the_sync_ends(tmp_path: Path) -> Non
         assert at_once == ["task", "plain"], "they waited for another turn of the loop"
         assert plain() == [None]
         assert await task is None
+
+    runs(scenario, tmp_path)
+
+
+def test_the_disk_works_on_the_next_batch_while_the_last_one_is_answered(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        first = bench.add("a")
+        await turn()
+        bench.add("b")
+        seen: list[tuple[int, list[str]]] = []
+        first.add_done_callback(lambda _: seen.append((bench.sync.started, bench.written())))
+        await bench.sync.finish()
+        assert seen == [(2, ["a", "b"])]
+        assert bench.log == ["publish a", "between", "published"]
+        await bench.sync.finish()
+
+    runs(scenario, tmp_path)
+
+
+def test_a_next_batch_that_can_not_be_written_leaves_the_last_one_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        first = bench.add("a")
+        await turn()
+        second = bench.add("b")
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+        monkeypatch.setattr(bench.journal, "write", full)
+        await bench.sync.finish()
+        assert (first.done, first.error) == (True, None)
+        assert second.error is not None
+        assert bench.log == ["publish a", "between", "undo b", "published"]
 
     runs(scenario, tmp_path)
 
@@ -198,7 +234,7 @@ def test_a_cancelled_task_leaves_the_commit_to_all_others(tmp_path: Path) -> Non
         await asyncio.wait(tasks)
         assert tasks[1].cancelled()
         assert [tasks[0].result(), tasks[2].result()] == [None, None]
-        assert bench.log == ["publish a", "after batch"]
+        assert bench.log == ["publish a", "between", "published"]
 
     runs(scenario, tmp_path)
 
@@ -213,7 +249,7 @@ def test_a_deadline_on_an_append_does_not_take_it_back(tmp_path: Path) -> None:
         await bench.sync.finish()
         with pytest.raises(TimeoutError):
             await waiting
-        assert bench.log == ["publish a", "after batch"]
+        assert bench.log == ["publish a", "between", "published"]
         await asyncio.gather(wait_then_finish(bench, "b"))
 
     async def wait_then_finish(bench: Bench, name: str) -> None:
@@ -323,7 +359,7 @@ def test_without_syncs_a_batch_is_one_turn(tmp_path: Path) -> None:
         assert not commits[0].done
         await turn()
         assert all(commit.done for commit in commits)
-        assert bench.log == [*(f"publish {number}" for number in range(5)), "after batch"]
+        assert bench.log == [*(f"publish {number}" for number in range(5)), "between", "published"]
         bench.journal.close()
 
     asyncio.run(scenario())

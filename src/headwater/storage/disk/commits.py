@@ -2,7 +2,8 @@
 
 Operations are handed over with the bytes of their records. At the end of the turn they are written;
 while the sync runs, those that arrive form the next batch. When it is done, all of the batch is
-published and everyone who waits for it goes on, in the same turn of the loop.
+published, the next one is written, and while the disk is at that everyone who waited goes on, in
+the same turn of the loop.
 """
 
 import asyncio
@@ -95,12 +96,15 @@ class GroupCommit:
         journal: JournalWriter,
         sync: Sync | None,
         metrics: Metrics,
-        after_batch: Callable[[], None],
+        between: Callable[[], None],
+        published: Callable[[], None],
     ) -> None:
+        """Call `between` when no batch is under way, and `published` once one can be seen."""
         self._loop = loop
         self._sync = sync
         self._metrics = metrics
-        self._after_batch = after_batch
+        self._between = between
+        self._published = published
         self._operations: list[Operation] = []
         self._records: list[list[bytes]] = []
         self._commit = Commit(loop)
@@ -190,13 +194,14 @@ class GroupCommit:
         for operation in operations:
             operation.publish()
         self._under_way = None
-        self._after_batch()
-        commit.resolve(None)
+        self._between()
         if self._operations and not self._scheduled:
             if self._sync is not None:
                 self._begin()
             else:  # this batch is done before `_begin` returns: don't pile them up
                 self._schedule()
+        self._published()
+        commit.resolve(None)
 
     def _write_failed(self, error: OSError) -> None:
         """Refuse the batch, and make sure that nothing of it is found after a crash."""

@@ -140,7 +140,14 @@ class DiskStore(Store):
         self._files = SegmentFiles(segments, options.max_open_segments)
         self._bytes = StoredBytes(registry, catalog, self._files)
         self._sync = new_sync(loop) if options.durability == "fsync" else None
-        self._commits = GroupCommit(loop, journal, self._sync, metrics, self._after_batch)
+        self._commits = GroupCommit(
+            loop,
+            journal,
+            self._sync,
+            metrics,
+            between=self._save_if_due,
+            published=self._wake,
+        )
         self._saver = Saver(
             journals,
             segments,
@@ -441,12 +448,14 @@ class DiskStore(Store):
         )
         return BytesDamaged(stream.path, f"{damage.file}, byte {damage.position}")
 
-    def _after_batch(self) -> None:
+    def _save_if_due(self) -> None:
+        self._saver.after_batch()
+
+    def _wake(self) -> None:
         changed, self._registry.changed = self._registry.changed, set()
         if self._watchers:
             for path in changed:
                 self._watchers.wake(path)
-        self._saver.after_batch()
 
 
 def _refuse_lost_catalog(folder: Path, journals: Path, segments: Path) -> None:
