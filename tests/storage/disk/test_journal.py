@@ -151,6 +151,35 @@ def test_what_is_left_of_the_file_before_is_not_read(tmp_path: Path) -> None:
         assert len(list(tmp_path.glob("*.spare"))) == 1
 
 
+def test_a_spare_of_a_file_that_was_only_reserved_is_filled(tmp_path: Path) -> None:
+    size = 1 << 20
+    reserved = JournalWriter(tmp_path, 1, size)
+    reserved.write([[record(1)]])
+    assert not reserved.is_filled
+    assert reserved.path.stat().st_size == size
+    reserved.close()
+    assert bodies(reserved.path) == [record(1)]
+    retire(tmp_path, 2)
+    filled = JournalWriter(tmp_path, 2, size, fill=True)
+    assert filled.is_filled
+    assert filled.path.stat().st_blocks * 512 >= size
+    filled.close()
+    assert filled.path.stat().st_size == size
+    retire(tmp_path, 3)
+    again = JournalWriter(tmp_path, 3, size)
+    assert again.is_filled  # all of its blocks were written to before
+    again.close()
+
+
+def test_a_file_is_not_filled_with_the_last_room(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    size = disk.f_bavail * disk.f_frsize // 3
+    writer = JournalWriter(tmp_path, 1, 0, fill=True)
+    writer._reserve(size, fill=True)
+    assert not writer.is_filled
+    writer.close()
+
+
 def test_only_a_few_spares_are_kept(tmp_path: Path) -> None:
     for number in range(1, 9):
         journal_path(tmp_path, number).write_bytes(b"old")

@@ -17,10 +17,12 @@ off. If one does follow, the batch had been synced, and is damaged.
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final, NamedTuple
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged
 from headwater.storage.disk import faults
@@ -42,6 +44,8 @@ RECORD_HEADER: Final = Layout("<II")
 _MAX_VECTOR: Final = 512
 _COPY_BYTES: Final = 256 * 1024
 _FILL: Final = bytes(1 << 20)
+_FILL_SHARE: Final = 4
+"""A file is filled only where there is room for so many."""
 _MAX_SPARES: Final = 2
 NO_ROOM: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.EDQUOT})
 """Errors that more room would help against."""
@@ -82,7 +86,11 @@ class JournalWriter:
     """One journal file that is being written."""
 
     def __init__(self, folder: Path, number: int, reserve: int, *, fill: bool = False) -> None:
-        """Make a file ready; filled with zeros its blocks are in place from the first batch on."""
+        """Make a file ready; filled with zeros its blocks are in place from the first batch on.
+
+        Blocks that are only reserved have to be entered in the file system when they are written
+        to, which makes each sync dearer.
+        """
         self.number = number
         self.path = journal_path(folder, number)
         self.position = START
@@ -91,6 +99,8 @@ class JournalWriter:
         self._sequence = 0
         self._folder = folder
         self._has_header = False
+        self.is_filled = False
+        """Whether all blocks were written to before."""
         spare = next(folder.glob("*.spare"), None)
         if spare is not None:
             spare.rename(self.path)
@@ -123,10 +133,14 @@ class JournalWriter:
 
     def _reserve(self, reserve: int, *, fill: bool) -> None:
         size = before = os.fstat(self.fd).st_size
+        disk = os.fstatvfs(self.fd)
+        # What is only there to be written over must not take the last room from others.
+        fill = fill and disk.f_bavail * disk.f_frsize > _FILL_SHARE * reserve
         try:
             while fill and size < reserve:
                 size += os.pwrite(self.fd, _FILL[: reserve - size], size)
-            if size < reserve:
+            self.is_filled = size >= reserve
+            if not self.is_filled:
                 os.posix_fallocate(self.fd, 0, reserve)
         except OSError as error:
             os.ftruncate(self.fd, before)
@@ -172,6 +186,10 @@ class JournalWriter:
         os.ftruncate(self.fd, self.position)
 
     def close(self) -> None:
+        """Let go of the file; what was only reserved is given back, so that a spare is filled."""
+        if not self.is_filled:
+            with suppress(OSError):
+                os.ftruncate(self.fd, self.position)
         os.close(self.fd)
 
 

@@ -29,6 +29,8 @@ log: Final = logging.getLogger("headwater.disk")
 MIB: Final = 1024 * 1024
 _RETRY_SECONDS: Final = 1.0
 _READERS_SECONDS: Final = 5.0
+_UNFILLED_BYTES: Final = MIB
+"""So much is written to a journal file that is only reserved; then one that is filled is due."""
 _NO_RESERVE: Final = StoreUnwritable("the disk is full but for a reserve", full=True)
 
 
@@ -76,6 +78,8 @@ class Saver:
         self._preparing: asyncio.Future[JournalWriter] | None = None
         self._saving: asyncio.Future[None] | None = None
         self._wanted = False
+        self._fills = True
+        """Whether journal files can be filled: there may be no room for it."""
         self._failed_at = float("-inf")
         self._saved_at = float("-inf")
         """When something was saved for readers, last."""
@@ -111,15 +115,18 @@ class Saver:
         """Look whether it is time; called between two batches."""
         registry, options = self._registry, self._options
         written = self._commits.journal.position
+        full = options.journal_bytes
+        if self._fills and not self._commits.journal.is_filled:
+            full = min(full, _UNFILLED_BYTES)
         if (
             registry.tail_bytes >= options.memory_budget // 4
             or len(registry.dirty) >= options.max_dirty_streams
-            or written >= options.journal_bytes
+            or written >= full
             or self.stuck is not None
             or self._wanted
         ):
             self._begin()
-        elif written >= options.journal_bytes // 2:
+        elif written >= full // 2:
             self._prepare(fill=True)
         # A checkpoint may not even have begun, for want of a file to turn to.
         self._commits.held = registry.tail_bytes >= options.memory_budget and (
@@ -277,15 +284,16 @@ class Saver:
         if self._next_journal is None and self._preparing is None and not self._closing:
             make = partial(self._new_journal, fill=fill)
             self._preparing = self._loop.run_in_executor(self._worker, make)
-            self._preparing.add_done_callback(self._prepared)
+            self._preparing.add_done_callback(partial(self._prepared, fill))
 
-    def _prepared(self, preparing: "asyncio.Future[JournalWriter]") -> None:
+    def _prepared(self, fill: bool, preparing: "asyncio.Future[JournalWriter]") -> None:
         self._preparing = None
         error = preparing.exception()
         if error is not None:
             log.error("no next journal file error=%s", error)
         else:
             self._next_journal = preparing.result()
+            self._fills = self._next_journal.is_filled or not fill
             if self._wanted and self._commits.between_batches and not self._closing:
                 self._begin()
         if self._saving is None:

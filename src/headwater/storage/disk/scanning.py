@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import segments

@@ -15,7 +15,8 @@ from pathlib import Path
 from struct import Struct as Layout
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
