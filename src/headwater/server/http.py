@@ -84,7 +84,7 @@ class Connection:
         self._request: Request | None = None
         self._held = 0
         """Bytes of the body of the request under way, as they were buffered."""
-        self._call: Eager[Response | EventStream] | None = None
+        self._call: Eager | None = None
         self._subscriber: Feed | None = None
         self._refusal: Problem | None = None
         """What is answered behind all requests that have arrived whole."""

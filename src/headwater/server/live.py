@@ -98,7 +98,7 @@ class Subscriber:
         )
         self._sink: Sink | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._catching_up: Eager[None] | None = None
+        self._catching_up: Eager | None = None
         self._told = False
         self.position = position
 
@@ -207,7 +207,7 @@ class Hub:
     def __init__(self, context: Context, path: str) -> None:
         self._context = context
         self._members: dict[Subscriber, None] = {}
-        self._reading: Eager[None] | None = None
+        self._reading: Eager | None = None
         self._dirty = False
         self._unwatch: Callable[[], None] | None = None
         self.path = path

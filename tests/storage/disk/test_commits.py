@@ -204,6 +204,27 @@ def test_a_next_batch_that_can_not_be_written_leaves_the_last_one_done(
     runs(scenario, tmp_path)
 
 
+def test_a_waiter_that_fails_does_not_keep_the_others_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        commit = bench.add("a")
+        seen: list[str] = []
+
+        def fail(_: object) -> None:
+            raise RuntimeError("injected")
+
+        commit.add_done_callback(fail)
+        commit.add_done_callback(lambda _: seen.append("told"))
+        await turn()
+        await bench.sync.finish()
+        assert seen == ["told"]
+        assert bench.log == ["publish a", "between", "published"]
+
+    runs(scenario, tmp_path)
+    assert "injected" in caplog.text
+
+
 def test_waiting_for_what_is_done_does_not_wait(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         commit = bench.add("a")

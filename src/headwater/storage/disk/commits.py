@@ -69,10 +69,14 @@ class Commit:
         self.error = error
         callbacks, self._callbacks = self._callbacks, []
         for callback, context in callbacks:
-            if context is None:
-                callback(self)
-            else:
-                context.run(callback, self)
+            try:
+                if context is None:
+                    callback(self)
+                else:
+                    context.run(callback, self)
+            except Exception:
+                # The others wait for the same batch, and nobody would come back to them.
+                log.exception("what followed a commit has failed")
 
     # What a task asks of whatever it waits for
 
@@ -200,8 +204,8 @@ class GroupCommit:
                 self._begin()
             else:  # this batch is done before `_begin` returns: don't pile them up
                 self._schedule()
-        self._published()
         commit.resolve(None)
+        self._published()
 
     def _write_failed(self, error: OSError) -> None:
         """Refuse the batch, and make sure that nothing of it is found after a crash."""
