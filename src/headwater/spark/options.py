@@ -33,6 +33,7 @@ _SOURCE: Final = _SERVER | {
     "oncorrupt",
     "waitseconds",
     "types",
+    "pushfilters",
     "packing",
 }
 _SINK: Final = _SERVER | {"contenttype", "createstreams", "writeid", "batchid"}
@@ -69,6 +70,8 @@ class SourceOptions(Struct, frozen=True):
     wait: float = WAIT_SECONDS
     types: frozenset[str] | None = None
     """In mode `state`: the only types of changes that are wanted."""
+    push_filters: bool = False
+    """Whether filters of the query are taken into account: such a DataFrame is for one query."""
     packing: str | None = None
     """How changes are packed, for the job that materialises: see `transforms.changes`."""
 
@@ -102,6 +105,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         corrupt_column=_choice(options, "onCorrupt", ("fail", "column"), "fail") == "column",
         wait=_seconds(options, "waitSeconds", WAIT_SECONDS, MAX_WAIT),
         types=_types(options, mode),
+        push_filters=_boolean(options, "pushFilters", default=False),
         packing=options.get("packing"),
     )
 

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.errors import BadOption
-from headwater.spark.batch_reader import BatchReader
+from headwater.spark.batch_reader import BatchReader, FilteringReader
 from headwater.spark.columns import default_schema
 from headwater.spark.options import sink_options, source_options
 from headwater.spark.sink import BatchWriter, StreamWriter
@@ -28,12 +28,15 @@ class HeadwaterDataSource(DataSource):
         return default_schema(source_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(source_options(self.options), schema)
+        options = source_options(self.options)
+        return (FilteringReader if options.push_filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = source_options(self.options)
         if options.ending != "latest":
             raise BadOption("endingOffsets", "a streaming query has no end; use spark.read")
+        if options.push_filters:
+            raise BadOption("pushFilters", "a streaming query takes none; use spark.read")
         return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
