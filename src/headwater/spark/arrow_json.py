@@ -71,6 +71,8 @@ class ArrowReader:
             rows = pa.RecordBatchReader.from_stream(source).read_next_batch()
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, pa.ArrowInvalid):
             return None
+        if len(rows) != len(layout):
+            return None
         return dict(zip(self._names, rows.columns, strict=True))
 
     def _fields(self, schema: pa.Schema) -> Schema:

@@ -199,13 +199,15 @@ class GroupCommit:
             operation.publish()
         self._under_way = None
         self._between()
-        if self._operations and not self._scheduled:
-            if self._sync is not None:
-                self._begin()
-            else:  # this batch is done before `_begin` returns: don't pile them up
-                self._schedule()
-        commit.resolve(None)
-        self._published()
+        try:
+            if self._operations and not self._scheduled:
+                if self._sync is not None:
+                    self._begin()
+                else:  # this batch is done before `_begin` returns: don't pile them up
+                    self._schedule()
+        finally:  # whatever becomes of the next one, this one is durable
+            commit.resolve(None)
+            self._published()
 
     def _write_failed(self, error: OSError) -> None:
         """Refuse the batch, and make sure that nothing of it is found after a crash."""

@@ -185,9 +185,11 @@ class Saver:
     def _turn(self) -> bool:
         """Turn to a new journal file, so that the older ones hold just what is to be saved."""
         if self._next_journal is None:
-            if not self._closing:
+            if not self._closing or self._preparing is not None:
                 self._wanted = True  # it begins once there is a file to turn to
-                self._prepare(fill=False)
+                # Where little is written, filling a file would be most of the work.
+                busy = self._commits.journal.position >= _UNFILLED_BYTES // 2
+                self._prepare(fill=busy and self._fills)
                 return False
             try:
                 self._next_journal = self._new_journal(fill=False)
@@ -293,7 +295,8 @@ class Saver:
             log.error("no next journal file error=%s", error)
         else:
             self._next_journal = preparing.result()
-            self._fills = self._next_journal.is_filled or not fill
+            if fill:
+                self._fills = self._next_journal.is_filled
             if self._wanted and self._commits.between_batches and not self._closing:
                 self._begin()
         if self._saving is None:
