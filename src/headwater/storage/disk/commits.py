@@ -206,8 +206,8 @@ class GroupCommit:
                 else:  # this batch is done before `_begin` returns: don't pile them up
                     self._schedule()
         finally:  # whatever becomes of the next one, this one is durable
-            commit.resolve(None)
             self._published()
+            commit.resolve(None)
 
     def _write_failed(self, error: OSError) -> None:
         """Refuse the batch, and make sure that nothing of it is found after a crash."""
