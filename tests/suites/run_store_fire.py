@@ -15,6 +15,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -240,8 +241,18 @@ class _Writer:
 
 
 async def _main(url: str, number: int, ledger: Path, events: int) -> None:
-    async with run_store(url) as store:
+    async with AsyncExitStack() as held:
+        store = await _opened(url, held)
         await write_all(store, duties(number, 0, events), ledger)
+
+
+async def _opened(url: str, held: AsyncExitStack) -> RunStore:
+    """Open a store that others open at the same time, which a server may have to be asked twice."""
+    for _ in range(5):
+        with suppress(RunStoreUnavailable):
+            return await held.enter_async_context(run_store(url))
+        await asyncio.sleep(0.5)
+    return await held.enter_async_context(run_store(url))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.spark.pipelines.failures import reason_of
+from headwater.spark.pipelines.failures import is_end_of_spark, reason_of
 
 OURS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted
 === Streaming Query ===
@@ -56,3 +56,9 @@ def test_the_reason_is_found(text: str, reason: str) -> None:
 
 def test_an_endless_text_is_cut() -> None:
     assert len(reason_of("x" * 10_000)) < 700
+
+
+def test_the_end_of_sparks_processes_is_told_from_a_failure() -> None:
+    for text in ("Broken pipe", "Connection reset by peer", "Python worker exited unexpectedly"):
+        assert is_end_of_spark(RuntimeError(f"[STREAM_FAILED] {text} SQLSTATE: XXKST"))
+    assert not is_end_of_spark(RuntimeError("[UNRESOLVED_COLUMN] A column can't be resolved."))

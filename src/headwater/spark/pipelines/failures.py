@@ -19,7 +19,15 @@ _LONGEST: Final = 600
 UNANSWERED: Final = (Py4JError, ConnectionError, PySparkException)
 """What a call raises when there is no Spark any more, in this process or behind Connect."""
 
+_ENDED: Final = re.compile(
+    r"Broken pipe|Connection (?:reset|refused)|SparkContext was shut down|Python worker exited"
+)
 _TRACE: Final = "Traceback (most recent call last)"
+
+
+def is_end_of_spark(error: BaseException) -> bool:
+    """Tell what a query fails with when a supervisor ends Spark's processes one by one."""
+    return _ENDED.search(reason_of(error)) is not None
 
 
 def reason_of(error: BaseException | str) -> str:

@@ -12,7 +12,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.errors import HeadwaterError
 from headwater.spark.pipelines.checkpoints import last_committed, local_folder
-from headwater.spark.pipelines.failures import UNANSWERED, named_reason_of, reason_of
+from headwater.spark.pipelines.failures import (
+    UNANSWERED,
+    is_end_of_spark,
+    named_reason_of,
+    reason_of,
+)
 from headwater.spark.pipelines.metrics import Meter
 from headwater.spark.pipelines.polling import Polling
 from headwater.spark.pipelines.progress import Figures
@@ -135,12 +140,11 @@ class QueryRun(Run):
         error = self._query.exception()
         self._meter.await_end(self._run_id, _LAST_WORDS_SECONDS)
         self._lag.finish()
-        if error is not None:
+        is_stopping = self._stop_behind is not None
+        if error is not None and not (is_stopping and is_end_of_spark(error)):
             self._end("failed", reason_of(error))
         else:
-            self._end(
-                "done" if self.pipeline.is_bounded and self._stop_behind is None else "stopped"
-            )
+            self._end("done" if self.pipeline.is_bounded and not is_stopping else "stopped")
 
     def ask_to_stop(self) -> None:
         """Stop it when its batch is done."""
