@@ -3,8 +3,8 @@
 Most requests are answered without waiting for anything, and those that wait do so once, for the
 commit. A task for each would cost more than the work itself.
 
-A coroutine ends with an exception, which costs compiled code about as much as the rest of a short
-request. So what is run here never ends: it tells its result, and is left where it waits for good.
+A coroutine ends with an exception, for which compiled code makes a traceback each time. So what is
+run here never ends: it tells its result, and is left where it waits for good.
 """
 
 import asyncio

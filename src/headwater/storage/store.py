@@ -85,7 +85,6 @@ class FileRange:
 
     def behind(self, count: int) -> "FileRange":
         """Give what follows the first `count` bytes."""
-        count = min(count, self._length)
         return FileRange(self._owner, self.fd, self.position + count, self._length - count)
 
     def first(self, count: int) -> "FileRange":
@@ -111,12 +110,11 @@ def in_memory(parts: Sequence[Part]) -> list[Buffer]:
 def pieces(parts: Sequence[Part], size: int) -> Iterator[Buffer]:
     """Bring parts into memory one after another, no more than `size` of a file at a time."""
     for part in parts:
-        if not isinstance(part, FileRange):
+        if isinstance(part, FileRange):
+            for at in range(0, len(part), size):
+                yield part.behind(at).first(size).read()
+        else:
             yield part
-            continue
-        while part:
-            yield part.first(size).read()
-            part = part.behind(size)  # noqa: PLW2901 - what is left of it
 
 
 class Chunk(Struct, frozen=True):
