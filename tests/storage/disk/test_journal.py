@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from headwater.errors import NewerFormat, StoreDamaged
+from headwater.storage.disk.files import free_bytes
 from headwater.storage.disk.journal import (
     BATCH_HEADER,
     RECORD_HEADER,
@@ -172,8 +173,7 @@ def test_a_spare_of_a_file_that_was_only_reserved_is_filled(tmp_path: Path) -> N
 
 
 def test_a_file_is_not_filled_with_the_last_room(tmp_path: Path) -> None:
-    disk = os.statvfs(tmp_path)
-    size = disk.f_bavail * disk.f_frsize // 3
+    size = free_bytes(tmp_path) // 3
     writer = JournalWriter(tmp_path, 1, 0, fill=True)
     writer._reserve(size, fill=True)
     assert not writer.is_filled

@@ -12,7 +12,6 @@ so it leaves half of the disk's free room to the appends.
 
 import asyncio
 import logging
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from typing import Final
 from headwater.errors import StoreError
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog, CatalogFull
+from headwater.storage.disk.files import free_bytes
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.segments import Extent, SegmentFile, SegmentWriter, segment_path
 
@@ -165,8 +165,7 @@ class Compactor:
 
     def _compact(self, segment: int) -> list[int]:
         segments = [item for item in self._catalog.segments() if item[0] not in self._damaged]
-        disk = os.statvfs(self._folder)
-        numbers = choose(segments, disk.f_bavail * disk.f_frsize // 2)
+        numbers = choose(segments, free_bytes(self._folder) // 2)
         if not numbers:
             return []
         pause = self._pause_for(0.0 if len(numbers) >= _HURRY_AT else _PAUSE)

@@ -30,6 +30,12 @@ def sync_file(path: Path) -> None:
         os.close(fd)
 
 
+def free_bytes(place: Path | int) -> int:
+    """Say how much room is left on the disk of a folder, or of an open file."""
+    disk = os.statvfs(place)
+    return disk.f_bavail * disk.f_frsize
+
+
 class Reserve:
     """Room kept back by the file `RESERVE`: a full disk can only be emptied with some of it.
 
@@ -57,8 +63,7 @@ class Reserve:
 
     def lend(self) -> None:
         """Give the room, if there is hardly any other; it has to be held again."""
-        disk = os.statvfs(self._path.parent)
-        if disk.f_bavail * disk.f_frsize < self._size:
+        if free_bytes(self._path.parent) < self._size:
             self.release()
 
     def release(self) -> None:

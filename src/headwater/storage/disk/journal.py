@@ -26,7 +26,7 @@ from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged
 from headwater.storage.disk import faults
-from headwater.storage.disk.files import sync_directory
+from headwater.storage.disk.files import free_bytes, sync_directory
 from headwater.storage.disk.records import MAX_LENGTH, MIN_LENGTH
 from headwater.storage.disk.syncing import SyncFailed
 
@@ -133,9 +133,8 @@ class JournalWriter:
 
     def _reserve(self, reserve: int, *, fill: bool) -> None:
         size = before = os.fstat(self.fd).st_size
-        disk = os.fstatvfs(self.fd)
         # What is only there to be written over must not take the last room from others.
-        fill = fill and disk.f_bavail * disk.f_frsize > _FILL_SHARE * reserve
+        fill = fill and free_bytes(self.fd) > _FILL_SHARE * reserve
         try:
             while fill and size < reserve:
                 size += os.pwrite(self.fd, _FILL[: reserve - size], size)
