@@ -10,10 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SUITES = (
-    "tests/conformance/test_server.py::test_the_memory_store_conforms",
     "tests/conformance/test_server.py::test_the_disk_store_conforms",
     "tests/crash",
-    "tests/protocol",
+    "tests/protocol/test_framing.py",
+    "tests/protocol/test_lifecycle.py",
+    "tests/protocol/test_offsets.py",
     "tests/server/test_files.py",
     "tests/server/test_http.py",
     "tests/server/test_limits.py",
@@ -21,8 +22,8 @@ SUITES = (
     "tests/server/test_read_cache.py",
     "tests/server/test_stop.py",
     "tests/storage/test_disk.py",
-    "tests/storage/test_memory.py",
 )
+"""Those of the modules that are compiled, and of what holds them all: the public suite, on disk."""
 
 
 @pytest.fixture(scope="module")

@@ -115,8 +115,9 @@ class Run:
                 self.reached.add(kill.point)
         else:
             time.sleep(self.random.uniform(0.02, 0.5))
-        self.server.kill()
+        code = self.server.kill()
         self.gate.shut()
+        assert code == -9, f"the server died by itself (seed {SEED}, {kill}):\n{self.server.log()}"
         if kill.in_recovery:
             self.server = self.start(f"{kill.point}:1")
             assert not self.server.port, f"{kill.point} was not reached (seed {SEED})"
@@ -124,7 +125,7 @@ class Run:
         elif not kill.point and self.random.random() < 0.5:
             server = DiskServer(self.folder, *_OPTIONS, wait=False)
             server.dies_within(self.random.uniform(0.1, 0.6))
-            server.kill()
+            assert server.kill() == -9, f"no start (seed {SEED}):\n{server.log()}"
 
     def restart(self, kill: Kill | None) -> None:
         """Start the next server, armed for its end, and check what it has."""

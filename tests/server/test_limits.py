@@ -1,9 +1,12 @@
 """Limits and timeouts: what is too large, too slow or too much is refused, and costs little."""
 
 import time
+from dataclasses import fields
 
 import pytest
 
+from headwater.errors import SettingsError
+from headwater.server.settings import Settings
 from tests.server.conftest import Serve
 from tests.server.process import ServerProcess
 from tests.server.wire import Wire, build, eventually
@@ -17,6 +20,14 @@ def chunked(path: str, headers: dict[str, str] | None = None) -> bytes:
     """Write the head of a request with a chunked body."""
     head = build("POST", path, TEXT | {"Transfer-Encoding": "chunked"} | (headers or {}))
     return head.replace(b"Content-Length: 0\r\n", b"")
+
+
+@pytest.mark.parametrize("name", ["max_body_bytes", "max_buffered_bytes"])
+def test_bodies_that_could_not_be_kept_can_not_be_allowed(name: str) -> None:
+    most = next(item for item in fields(Settings) if item.name == name).metadata["most"]
+    Settings(**{name: most})
+    with pytest.raises(SettingsError, match=f"at most {most}"):
+        Settings(**{name: most + 1})
 
 
 class TestBodies:

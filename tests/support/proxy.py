@@ -1,13 +1,16 @@
 """A TCP proxy that breaks connections on demand, for tests of what a client does then."""
 
+import re
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Self
 from urllib.parse import urlsplit
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_HEAD: Final = re.compile(rb"^[A-Z]+ [^\r\n]* HTTP/1\.1\r\n.*?\r\n\r\n", re.MULTILINE | re.DOTALL)
 
 
 class Proxy:
@@ -27,6 +30,9 @@ class Proxy:
         """How many bytes of answers a connection carries before it breaks."""
         self.down = False
         """Whether new connections are broken at once."""
+        self.before_request: Callable[[bytes], None] | None = None
+        """Hears what a client sends before the server does, which waits for it meanwhile."""
+        self._heard: list[bytearray] = []
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> Self:
@@ -53,6 +59,19 @@ class Proxy:
     def lose_answers(self, count: int) -> None:
         """Let the next requests through to the server, but break instead of answering."""
         self._lost_answers = count
+
+    @property
+    def requests(self) -> list[bytes]:
+        """The heads of all requests that clients have sent."""
+        with self._lock:
+            return [head for heard in self._heard for head in _HEAD.findall(bytes(heard))]
+
+    def listen(self) -> bytearray:
+        """Begin to keep what one connection sends."""
+        heard = bytearray()
+        with self._lock:
+            self._heard.append(heard)
+        return heard
 
     def loses_this_answer(self) -> bool:
         with self._lock:
@@ -108,8 +127,12 @@ class _Pair:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _carry_requests(self) -> None:
+        heard = self._proxy.listen()
         with suppress(OSError):
             while data := self._client.recv(65536):
+                heard += data
+                if self._proxy.before_request is not None:
+                    self._proxy.before_request(data)
                 self._server.sendall(data)
         self._end()
 

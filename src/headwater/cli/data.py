@@ -1,11 +1,13 @@
 """`headwater check`, `repair`, `backup` and `info`: commands over a data directory itself."""
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from headwater.storage.disk.figures import Figures
 
 _INTERVAL_SECONDS: Final = 2.0
+_TERMINATED: Final = 128 + signal.SIGTERM
+"""What a shell reports of a process that SIGTERM has ended."""
 _DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 
 
@@ -38,6 +42,8 @@ class Progress:
         now = time.monotonic()
         if now < self._next and self._bar is None:
             return
+        if self._bar is not None and total != self._bar.length:
+            self.finish()  # something else has begun
         if sys.stderr.isatty():
             if self._bar is None:
                 self._bar = click.progressbar(length=total, label=self._label, file=sys.stderr)
@@ -54,6 +60,7 @@ class Progress:
         if self._bar is not None:
             self._bar.render_finish()
             self._bar = None
+            self._done = 0
 
 
 @contextmanager
@@ -61,7 +68,8 @@ def _reported(label: str) -> Iterator[Progress]:
     """Show progress in a block, and turn what fails in it into one sentence."""
     progress = Progress(label)
     try:
-        yield progress
+        with _terminable():
+            yield progress
     except HeadwaterError as error:
         progress.finish()
         raise click.ClickException(str(error)) from None
@@ -70,6 +78,20 @@ def _reported(label: str) -> Iterator[Progress]:
         where = "" if error.filename is None else f" '{error.filename}'"
         raise click.ClickException(f"Can't use{where}: {error.strerror or error}.") from None
     progress.finish()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a block as Ctrl-C does, so that what it has put aside is removed."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def size_of(count: int) -> str:

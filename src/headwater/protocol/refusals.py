@@ -101,11 +101,13 @@ class StoreFull(Struct, frozen=True):
 
 
 class StoreUnwritable(Struct, frozen=True):
-    """The store could not make it durable; nothing was written."""
+    """The store could not make it durable."""
 
     reason: str
-    full: bool
-    """Whether room would help; otherwise the store has to be restarted."""
+    full: bool = False
+    """Whether room would help; nothing was written then."""
+    stopped: bool = False
+    """Whether only a restart helps, and shows what was written; else it may just be sent again."""
 
 
 class BytesDamaged(Struct, frozen=True):

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from headwater.errors import StoreDamaged
+from headwater.protocol.refusals import BytesDamaged
 from headwater.server.append import append
 from headwater.server.compression import BodyTooLarge, CorruptBody, UnknownCoding, decompress
 from headwater.server.context import Context
@@ -113,6 +115,9 @@ class Application:
             return problem_response(BAD_CODING)
         except BodyTooLarge:
             return problem_response(TOO_LARGE)
+        except StoreDamaged as damage:
+            log.error("damaged path=%s error=%s", head.url_path, damage)  # noqa: TRY400 - it says it all
+            return refuse(BytesDamaged(head.url_path, f"{damage.file}: {damage.reason}"))
         except Exception:
             log.exception("request failed method=%s path=%s", head.method, head.url_path)
             return problem_response(INTERNAL)

@@ -81,6 +81,22 @@ def _gap(x: SequenceGap) -> Problem:
     )
 
 
+def _unwritable(x: r.StoreUnwritable) -> Problem:
+    if x.stopped:
+        detail = f"Nothing more is written until the server is restarted: {x.reason}."
+    elif x.full:
+        detail = f"Nothing was written: {x.reason}. Make room on the disk, then send it again."
+    else:
+        detail = f"Nothing was written: {x.reason}. Send it again in a while."
+    return Problem(
+        507 if x.full else 503,
+        "store-unwritable",
+        "The store can't be written",
+        detail,
+        (("Retry-After", "5"),),
+    )
+
+
 _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     r.StreamNotFound: lambda x: Problem(
         404,
@@ -194,15 +210,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         f"Nothing was written: {x.limit}. Delete streams, let some expire, or raise the limit.",
         (("Retry-After", "5"),),
     ),
-    r.StoreUnwritable: lambda x: Problem(
-        507 if x.full else 503,
-        "store-unwritable",
-        "The store can't be written",
-        f"Nothing was written: {x.reason}. Make room on the disk, then send it again."
-        if x.full
-        else f"Nothing more is written until the server is restarted: {x.reason}.",
-        (("Retry-After", "5"),),
-    ),
+    r.StoreUnwritable: _unwritable,
     r.BytesDamaged: lambda x: Problem(
         500,
         "stream-damaged",

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -22,6 +23,10 @@ from headwater.storage.memory import MemoryStore
 from headwater.storage.store import Store
 
 log: Final = logging.getLogger("headwater.serve")
+
+_OTHER_FILES: Final = 128
+"""What is open beside connections and segments that are read: the journal, the catalog, the
+segments of a checkpoint and a compaction, what the loop needs."""
 
 
 def open_store(settings: Settings) -> Store:
@@ -140,6 +145,32 @@ def _do_not_pace(listener: socket.socket) -> None:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
+def allow_open_files(settings: Settings) -> None:
+    """Raise the limit on open files to what the settings may need, as far as the system lets us."""
+    needed = (
+        settings.max_connections
+        + settings.max_open_segments
+        + settings.webhook_concurrency
+        + _OTHER_FILES
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    if soft == infinite or soft >= needed:
+        return
+    granted = needed if hard == infinite else min(needed, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    except (OSError, ValueError):  # some systems have one more limit behind this one
+        granted = soft
+    if granted < needed:
+        log.warning(
+            "open files are limited to %d, connections and segments may need %d: raise the hard "
+            "limit (ulimit -Hn), or lower --max-connections",
+            granted,
+            needed,
+        )
+
+
 def _sweep_seconds(settings: Settings) -> float:
     """Sweep once a second, or often enough for the shortest timeout to hold."""
     shortest = min(
@@ -162,6 +193,7 @@ async def _every(seconds: float, action: Callable[[], None]) -> None:
 
 async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `announce` is told the URL once it can be used."""
+    allow_open_files(settings)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

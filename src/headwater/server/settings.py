@@ -12,8 +12,16 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 
-def _setting(default: Any, text: str, *, least: float | None = None, choices: str = "") -> Any:
-    return field(default=default, metadata={"help": text, "least": least, "choices": choices})
+def _setting(
+    default: Any,
+    text: str,
+    *,
+    least: float | None = None,
+    most: int | None = None,
+    choices: str = "",
+) -> Any:
+    rules = {"help": text, "least": least, "most": most, "choices": choices}
+    return field(default=default, metadata=rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,10 @@ class Settings:
         "", "Where runs are kept, such as 'sqlite:runs.db'; empty keeps them beside the streams."
     )
     root: str = _setting("/v1/stream/", "URL path under which the streams live.")
-    max_body_bytes: int = _setting(32 * MIB, "Largest request body; more gets 413.", least=1)
+    # A record of the journal is shorter than 2 GiB, and a batch than 4; framing adds up to a half.
+    max_body_bytes: int = _setting(
+        32 * MIB, "Largest request body, at most 1 GiB; more gets 413.", least=1, most=1024 * MIB
+    )
     max_header_bytes: int = _setting(
         32 * KIB, "Largest request line with headers; more gets 431.", least=256
     )
@@ -43,7 +54,10 @@ class Settings:
         10_000, "Connections at once; one more gets 429 and is closed.", least=1
     )
     max_buffered_bytes: int = _setting(
-        256 * MIB, "Request bodies held in memory at once; more gets 429.", least=1
+        256 * MIB,
+        "Request bodies held in memory at once, at most 2 GiB; more gets 429.",
+        least=1,
+        most=2048 * MIB,
     )
     memory_limit_bytes: int = _setting(
         4096 * MIB, "Stream data that the memory store holds; more gets 429.", least=1
@@ -149,6 +163,9 @@ def check(item: Field[Any], value: object) -> None:
     least = item.metadata["least"]
     if least is not None and isinstance(value, int | float) and value < least:
         raise SettingsError(item.name, value, f"at least {least:g}")
+    most = item.metadata["most"]
+    if most is not None and isinstance(value, int) and value > most:
+        raise SettingsError(item.name, value, f"at most {most}")
     choices = item.metadata["choices"].split()
     if choices and value not in choices:
         raise SettingsError(item.name, value, f"one of {', '.join(choices)}")

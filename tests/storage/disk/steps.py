@@ -2,7 +2,9 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -63,3 +65,17 @@ def flip(path: Path, position: int) -> None:
         byte = file.read(1)[0]
         file.seek(position)
         file.write(bytes([byte ^ 0x10]))
+
+
+@contextmanager
+def immutable(path: Path) -> Iterator[None]:
+    """Keep a file from being changed, renamed and deleted, as an operator may do."""
+    made = subprocess.run(["chattr", "+i", path], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, (
+        "This test needs a file that can't be deleted and can't make one: run it as root, on a "
+        f"file system that knows chattr ({made.stderr.strip()})."
+    )
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", path], check=True)

@@ -60,6 +60,13 @@ class Operation:
         self._log.append(f"undo {self._name}")
 
 
+class Unpublishable(Operation):
+    """An operation that is durable and can't be shown."""
+
+    def publish(self) -> None:
+        raise RuntimeError("a page of the catalog can't be read")
+
+
 class Bench:
     """A group commit with everything at hand."""
 
@@ -72,9 +79,16 @@ class Bench:
             self.journal,
             self.sync if synced else None,
             Metrics(),
-            between=lambda: self.log.append("between"),
+            between=self.between,
             published=lambda: self.log.append("published"),
         )
+
+        self.fails_between = False
+
+    def between(self) -> None:
+        self.log.append("between")
+        if self.fails_between:
+            raise RuntimeError("no checkpoint can be begun")
 
     def add(self, name: str) -> Commit:
         return self.commits.add([b"record of %b" % name.encode()], Operation(self.log, name))
@@ -339,6 +353,79 @@ def test_a_failed_write_is_refused_and_the_next_one_tried(tmp_path: Path) -> Non
         still = bench.add("c")
         await turn()
         assert still.error is not None
+
+    runs(scenario, tmp_path)
+
+
+def test_what_can_not_be_shown_is_in_doubt_and_nothing_more_is_written(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        first = bench.add("a")
+        bench.commits.add([b"record of b"], Unpublishable(bench.log, "b"))
+        bench.add("c")
+        await turn()
+        second = bench.add("d")
+        await bench.sync.finish()
+        assert bench.log == ["publish a", "undo d", "undo c", "undo b"]
+        assert first.error is second.error is bench.commits.failure is not None
+        assert "can't be read" in str(first.error)
+        third = bench.add("e")
+        await turn()
+        assert third.error is bench.commits.failure
+        assert bench.written() == ["a", "b", "c"]
+        await asyncio.wait_for(bench.commits.settle(), 5)
+
+    runs(scenario, tmp_path)
+
+
+def test_a_failure_between_two_batches_leaves_the_last_one_done(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        first = bench.add("a")
+        await turn()
+        second = bench.add("b")
+        bench.fails_between = True
+        await bench.sync.finish()
+        assert (first.done, first.error) == (True, None)
+        assert bench.log == ["publish a", "between", "undo b", "published"]
+        assert second.error is bench.commits.failure is not None
+        assert bench.written() == ["a"]
+        await asyncio.wait_for(bench.commits.settle(), 5)
+
+    runs(scenario, tmp_path)
+
+
+def test_a_watcher_that_fails_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        def fail() -> None:
+            raise RuntimeError("injected")
+
+        bench.commits = GroupCommit(
+            asyncio.get_running_loop(),
+            bench.journal,
+            bench.sync,
+            Metrics(),
+            between=bench.between,
+            published=fail,
+        )
+        commit = bench.add("a")
+        await turn()
+        await bench.sync.finish()
+        assert (commit.done, commit.error) == (True, None)
+
+    runs(scenario, tmp_path)
+
+
+def test_a_batch_that_can_not_even_be_put_together_is_refused(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        wrong: Any = ["text can't be written"]
+        refused = bench.commits.add(wrong, Operation(bench.log, "a"))
+        await turn()
+        assert refused.error is not None
+        assert bench.log == ["undo a"]
+        good = bench.add("b")
+        await turn()
+        await bench.sync.finish()
+        assert good.error is None
+        assert bench.written() == ["b"]
 
     runs(scenario, tmp_path)
 

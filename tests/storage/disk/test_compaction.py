@@ -1,6 +1,7 @@
 """Compaction: contents stay, segments become few, dead ones go, and reads go on meanwhile."""
 
 import asyncio
+import tracemalloc
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,12 @@ from headwater.storage.disk.catalog import Catalog, Changes
 from headwater.storage.disk.compaction import MERGE_AT, CalledOff, choose, compact
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.saving import DiskOptions
-from headwater.storage.disk.segments import segment_numbers
+from headwater.storage.disk.segments import (
+    SegmentFile,
+    SegmentWriter,
+    segment_numbers,
+    segment_path,
+)
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.store import Chunk
 from tests.storage.disk.steps import flip, segments, with_store
@@ -154,6 +160,58 @@ def test_a_damaged_segment_is_left_alone(tmp_path: Path) -> None:
     stored = damaged.read_bytes()
     with_store(folder, go_on, EAGER)
     assert damaged.read_bytes() == stored
+
+
+def test_the_others_of_a_round_are_compacted_without_the_one_that_is_damaged(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "data"
+    slow = DiskOptions(durability="os", checkpoint_seconds=3600)
+    for number in range(MERGE_AT - 1):
+        body = b"%d" % number * 1000
+        with_store(folder, partial(create, path=f"s{number}", content_type=BINARY, body=body), slow)
+    damaged, *others = segments(folder)
+    flip(damaged, 500)
+
+    async def go_on(store: DiskStore) -> None:
+        for number in range(100):
+            await create(store, f"t{number}", BINARY, b"x" * 1000)
+            await asyncio.sleep(0.05)  # a checkpoint comes by
+            if store.metrics.compactions:
+                break
+        await until_quiet(store)
+        for number in range(1, MERGE_AT - 1):
+            assert await content(store, f"s{number}") == b"%d" % number * 1000
+
+    with_store(folder, go_on, EAGER)
+    assert damaged.exists()
+    assert not any(path.exists() for path in others)
+
+
+def test_long_extents_are_copied_with_little_memory(tmp_path: Path) -> None:
+    length = 64 << 20
+    folder = tmp_path / "segments"
+    folder.mkdir()
+    with closing(Catalog(tmp_path)) as catalog:
+        for number in (1, 2):
+            writer = SegmentWriter(folder, number)
+            writer.add(number, 0, [bytes([number]) * 1_000_003] * (length // 1_000_003))
+            writer.finish()
+            size = writer.extents[0].length
+            catalog.apply(Changes([], [], [], writer.extents, size, number, 1, 5, "{}"))
+        tracemalloc.start()
+        try:
+            unused = compact([1, 2], folder, 3, catalog, Metrics())
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert unused == [1, 2]
+        assert most < 8 << 20
+        file = SegmentFile(segment_path(folder, 3))
+        for extent in catalog.extents_in(3):
+            file.verify(extent)
+            assert extent.length == size
+            assert file.read(extent, size - 10, size) == bytes([extent.stream]) * 10
 
 
 def test_a_segment_that_is_mostly_dead_is_rewritten_first() -> None:

@@ -3,6 +3,7 @@
 import os
 import random
 from pathlib import Path
+from time import perf_counter
 from zlib import crc32
 
 import hypothesis.strategies as st
@@ -13,7 +14,6 @@ from headwater.errors import NewerFormat, StoreDamaged
 from headwater.storage.disk.files import free_bytes
 from headwater.storage.disk.journal import (
     BATCH_HEADER,
-    RECORD_HEADER,
     START,
     Damage,
     Entry,
@@ -25,7 +25,8 @@ from headwater.storage.disk.journal import (
     read_journal,
     retire,
 )
-from headwater.storage.disk.records import MIN_LENGTH
+from headwater.storage.disk.records import HEADER as RECORD_HEADER
+from headwater.storage.disk.records import MIN_LENGTH, NOTHING_ELSE, encode_append
 
 RECORDS = st.binary(min_size=MIN_LENGTH, max_size=40) | st.just(b"r" * 300_000)
 BATCHES = st.lists(st.lists(RECORDS, min_size=1, max_size=4), max_size=6)
@@ -117,16 +118,13 @@ def test_any_flipped_bit_before_the_last_batch_is_damage_at_its_place(tmp_path: 
 
 
 def test_a_flipped_bit_costs_only_its_own_record(tmp_path: Path) -> None:
-    path = journal(tmp_path, [[record(1), record(2), record(3)], [record(4)]], 0)
-    stored = path.read_bytes()
-    position = stored.index(record(2)) + 4
-    path.write_bytes(stored[:position] + b"X" + stored[position + 1 :])
+    first, second, third, fourth = appends(4)
+    path = journal(tmp_path, [[first, second, third], [fourth]], 0)
+    stored = bytearray(path.read_bytes())
+    stored[stored.index(second) + 4] ^= 1
+    path.write_bytes(stored)
     found = bodies(path)
-    assert [item for item in found if isinstance(item, bytes)] == [
-        record(1),
-        record(3),
-        record(4),
-    ]
+    assert [item for item in found if isinstance(item, bytes)] == [first, third, fourth]
 
 
 def test_a_failed_write_leaves_nothing_behind_once_cut(tmp_path: Path) -> None:
@@ -247,3 +245,84 @@ def test_what_a_client_made_look_like_a_batch_is_not_taken_for_one(tmp_path: Pat
     assert first == record(1)
     assert isinstance(torn, Damage)
     assert torn.torn
+
+
+def appends(count: int) -> list[bytes]:
+    """Records of several streams, of different lengths."""
+    chance = random.Random(count)
+    sizes = [chance.choice([0, 20, 60, 130]) for _ in range(count)]
+    return [
+        b"".join(encode_append(index + 1, 0, 0.0, NOTHING_ELSE, chance.randbytes(size)))
+        for index, size in enumerate(sizes)
+    ]
+
+
+@pytest.mark.parametrize("reserve", [0, 4096])
+def test_a_flipped_bit_in_the_last_batch_never_hides_it(tmp_path: Path, reserve: int) -> None:
+    """What follows in later files may tell that it had been synced."""
+    first, *last = appends(4)
+    path = journal(tmp_path, [[first], last], reserve)
+    stored = path.read_bytes()
+    batch_at = stored.index(last[0]) - RECORD_HEADER.size - BATCH_HEADER
+    for position in range(batch_at, stored.index(last[-1]) + len(last[-1])):
+        path.write_bytes(stored[:position] + bytes([stored[position] ^ 4]) + stored[position + 1 :])
+        assert bodies(path) == [first, Damage(batch_at, len(stored), torn=True)], position
+
+
+def test_a_lost_header_and_first_record_do_not_hide_the_last_batch(tmp_path: Path) -> None:
+    first, *last = appends(30)
+    path = journal(tmp_path, [[first], last], 1 << 20)
+    stored = path.read_bytes()
+    batch_at = stored.index(last[0]) - RECORD_HEADER.size - BATCH_HEADER
+    path.write_bytes(stored[:batch_at] + bytes(512) + stored[batch_at + 512 :])
+    assert bodies(path) == [first, Damage(batch_at, len(stored), torn=True)]
+
+
+def test_whatever_bit_of_a_length_is_flipped_only_its_own_record_is_lost(tmp_path: Path) -> None:
+    records = appends(8)
+    path = journal(tmp_path, [records, [record(1)]], 0)
+    stored = path.read_bytes()
+    places = [item.position for item in read_journal(path)]
+    for index, place in enumerate(places[:-1]):
+        for bit in range(32):
+            harmed = bytearray(stored)
+            harmed[place + bit // 8] ^= 1 << bit % 8
+            path.write_bytes(harmed)
+            damage = Damage(place, place + RECORD_HEADER.size + len(records[index]), torn=False)
+            expected = [*records[:index], damage, *records[index + 1 :], record(1)]
+            assert bodies(path) == expected, (index, bit)
+
+
+def test_a_long_record_behind_a_damaged_one_is_found(tmp_path: Path) -> None:
+    long = b"".join(encode_append(2, 0, 0.0, NOTHING_ELSE, random.Random(1).randbytes(200_001)))
+    records = [*appends(1), long, *appends(3)]
+    path = journal(tmp_path, [records, [record(1)]], 0)
+    stored = bytearray(path.read_bytes())
+    stored[stored.index(records[0])] ^= 1
+    path.write_bytes(stored)
+    damage, *rest = bodies(path)
+    assert isinstance(damage, Damage)
+    assert rest == [*records[1:], record(1)]
+
+
+def test_what_looks_like_many_long_records_does_not_hold_up_a_start(tmp_path: Path) -> None:
+    """Over each of them a checksum would be computed: over all that follows, again and again."""
+    head = RECORD_HEADER.pack(2 << 20, 0) + encode_append(1, 0, 0.0, NOTHING_ELSE, b"")[0][:9]
+    path = journal(tmp_path, [appends(1), [head * 250_000]], 0)
+    stored = bytearray(path.read_bytes())
+    stored[stored.index(head * 2) - RECORD_HEADER.size - BATCH_HEADER] ^= 1
+    path.write_bytes(stored)
+    started = perf_counter()
+    assert len(bodies(path)) == 1
+    assert perf_counter() - started < 30
+
+
+def test_a_record_too_long_to_be_read_again_is_not_written(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, 1, 0)
+    writer.write([[record(1)]])
+    with pytest.raises(OSError, match="could not be read again"):
+        writer.write([[bytes(1 << 20)] * 2048])
+    writer.cut()
+    writer.write([[record(2)]])
+    writer.close()
+    assert bodies(writer.path) == [record(1), record(2)]

@@ -3,6 +3,9 @@
 import asyncio
 import gc
 import http.client
+import resource
+import socket
+import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,14 +13,14 @@ from typing import Final
 
 from headwater.protocol.expiry import Expiry
 from headwater.protocol.lifecycle import Append
-from headwater.protocol.producers import ProducerClaim
+from headwater.protocol.producers import ProducerClaim, SequenceGap
 from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from tests.crash.process import DiskServer
 from tests.crash.wire import BINARY, ROOT, Wire
 from tests.storage.disk.steps import SMALL, with_store
-from tests.suites.steps import JSON, T0, append, create, head, read
+from tests.suites.steps import JSON, T0, append, create, expect, head, read
 
 MIB: Final = 1024 * 1024
 _BODY: Final = 256 * 1024
@@ -51,6 +54,44 @@ def test_a_server_takes_in_far_more_than_its_memory(tmp_path: Path) -> None:
             assert server.rss() - before < 60 * MIB
             assert server.open_files() < 60
     finally:
+        server.kill()
+
+
+def test_the_budget_holds_where_no_file_can_be_opened(tmp_path: Path) -> None:
+    """Idle connections have taken all that may be open: there is no next journal file."""
+    server = DiskServer(
+        tmp_path / "data",
+        *("--memory-budget-bytes", str(4 * MIB), "--journal-bytes", str(MIB)),
+        *("--checkpoint-interval", "0.3", "--read-cache-bytes", "0"),
+        limit=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)),
+    )
+    idle = []
+    try:
+        with Wire(server.port) as wire:
+            assert wire.call("PUT", "a", {"Content-Type": BINARY}).status == 201
+            idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+            while server.open_files() < 128:
+                time.sleep(0.01)
+            before = server.rss()
+            answers = [
+                wire.call("POST", "a", {"Content-Type": BINARY}, bytes(_BODY)) for _ in range(200)
+            ]
+            accepted = sum(answer.status == 204 for answer in answers)
+            assert accepted * _BODY < 8 * MIB
+            assert answers[-1].status == 503
+            assert "Send it again in a while" in answers[-1].problem()["detail"]
+            assert server.rss() - before < 40 * MIB
+            for connection in idle:
+                connection.close()
+            until = time.monotonic() + 20
+            while wire.call("POST", "a", {"Content-Type": BINARY}, b"x").status != 204:
+                assert time.monotonic() < until, "appends are still refused"
+                time.sleep(0.1)
+            assert _length(server.port, "a") == accepted * _BODY + 1
+        assert server.stop() == 0, server.log()
+    finally:
+        for connection in idle:
+            connection.close()
         server.kill()
 
 
@@ -123,6 +164,29 @@ def test_producers_that_came_and_went_are_not_kept_in_memory(tmp_path: Path) -> 
         for number in (0, 17, 4999, 5999):
             claim = ProducerClaim(f"session-{number}", 0, 0)
             assert (await append(store, producer=claim)).repeated
+
+    with_store(tmp_path / "data", scenario, options)
+
+
+def test_producers_that_are_refused_are_not_kept_in_memory(tmp_path: Path) -> None:
+    options = DiskOptions(durability="os", checkpoint_seconds=0.05)
+
+    async def scenario(store: DiskStore) -> None:
+        async def refused(number: int) -> None:
+            request = Append(JSON, b"1", producer=ProducerClaim(f"session-{number}", 0, 7))
+            expect(SequenceGap, await store.append("s", request, T0))
+
+        async def repeated(number: int) -> None:
+            claim = ProducerClaim(f"known-{number}", 0, 0)
+            assert (await append(store, producer=claim)).repeated
+
+        await create(store)
+        for number in range(3000):
+            await append(store, producer=ProducerClaim(f"known-{number}", 0, 0))
+        await asyncio.sleep(0.3)
+        # Each would take more than a hundred bytes.
+        assert await growth(refused, 0, 5000) < 100_000
+        assert await growth(repeated, 0, 3000) < 100_000
 
     with_store(tmp_path / "data", scenario, options)
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import shutil
+import sqlite3
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from zlib import crc32
@@ -20,6 +22,7 @@ from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import segment_path
 from headwater.storage.disk.store import DiskStore
 from tests.crash.process import DiskServer
+from tests.crash.wire import Wire
 from tests.storage.disk.steps import SMALL, crashed, flip, journals, segments, with_store
 from tests.suites.steps import BINARY, T0, append, close, content, create, fork, head, read
 
@@ -184,6 +187,87 @@ def test_a_newer_catalog_is_refused(tmp_path: Path) -> None:
         with_store(folder, whole)
 
 
+def test_a_newer_catalog_is_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        db.execute("UPDATE meta SET value = 2 WHERE key = 'version'")
+        db.execute("DROP TABLE documents")
+        db.commit()
+    with pytest.raises(NewerFormat):
+        with_store(folder, whole)
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        assert not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'documents'").fetchall()
+
+
+def test_a_newer_segment_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    (path,) = segments(folder)
+    stored = path.read_bytes()
+    path.write_bytes(_newer(stored[:28]) + stored[28:])
+    orphan = segment_path(folder / "segments", 77)
+    orphan.write_bytes(b"half a segment")
+    with pytest.raises(NewerFormat, match=path.name):
+        with_store(folder, whole)
+    assert orphan.exists()
+
+
+def many_streams(folder: Path) -> None:
+    """Fill several pages of the catalog, and leave appends to all of it in the journal."""
+
+    async def creations(store: DiskStore) -> None:
+        for number in range(300):
+            await create(store, f"stream/{number:06d}", BINARY, b"x")
+
+    with_store(folder, creations, UNSYNCED)
+
+
+def lose_pages(folder: Path) -> None:
+    """Write over the pages of the catalog that hold streams."""
+    path = folder / FILE
+    stored = path.read_bytes()
+    size = int.from_bytes(stored[16:18], "big")
+    for at in range(size, len(stored), size):
+        if b"stream/0001" in stored[at : at + size]:
+            stored = stored[:at] + b"\xff" * size + stored[at + size :]
+    path.write_bytes(stored)
+
+
+def test_a_damaged_page_of_the_catalog_stops_a_start_that_needs_it(tmp_path: Path) -> None:
+    async def appends(store: DiskStore) -> None:
+        for number in range(300):
+            await append(store, f"stream/{number:06d}", b"y", BINARY)
+
+    folder = tmp_path / "data"
+    many_streams(folder)
+    copy = crashed(folder, appends, tmp_path / "copy", UNSYNCED)
+    lose_pages(copy)
+    with pytest.raises(StoreDamaged, match="SQLite says"):
+        with_store(copy, whole, UNSYNCED)
+
+
+def test_a_damaged_page_of_the_catalog_is_told_to_whoever_needs_it(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    many_streams(folder)
+    lose_pages(folder)
+    server = DiskServer(folder)
+    try:
+        with Wire(server.port) as wire:
+            asked = [
+                wire.call(
+                    method, "stream/000150", {"Content-Type": BINARY}, b"x" * (len(method) == 4)
+                )
+                for method in ("GET", "POST", "PUT", "DELETE")
+            ]
+            assert wire.call("PUT", "new", {"Content-Type": BINARY}).status in {201, 500}
+        assert {(answer.status, answer.code) for answer in asked} == {(500, "stream-damaged")}
+        assert all(FILE in answer.problem()["detail"] for answer in asked)
+    finally:
+        server.stop()
+    assert "Traceback" not in server.log()
+
+
 def test_a_catalog_that_is_none_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with_store(folder, three_appends)
@@ -206,11 +290,12 @@ def _flip_content(path: Path) -> None:
     flip(path, path.read_bytes().index(b"a" * 1000) + 500)
 
 
-def _flip_header(path: Path) -> None:
-    flip(path, 3)
+def _make_unreadable(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # there is nothing at its first addresses: EIO
 
 
-@pytest.mark.parametrize("harm", [_flip_content, _flip_header, Path.unlink])
+@pytest.mark.parametrize("harm", [_flip_content, _make_unreadable, Path.unlink])
 def test_a_damaged_segment_takes_its_streams_down_and_no_other(
     tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
@@ -228,6 +313,18 @@ def test_a_damaged_segment_takes_its_streams_down_and_no_other(
         with_store(folder, partial(create, path=path, content_type=BINARY, body=_thousand(path)))
     first, _ = segments(folder)
     harm(first)
+    with_store(folder, look)
+
+
+def test_a_damaged_header_of_a_segment_takes_no_stream_down(tmp_path: Path) -> None:
+    async def look(store: DiskStore) -> None:
+        for path in ("a", "b"):
+            assert await content(store, path) == _thousand(path)
+
+    folder = tmp_path / "data"
+    for path in ("a", "b"):
+        with_store(folder, partial(create, path=path, content_type=BINARY, body=_thousand(path)))
+    flip(segments(folder)[0], 3)
     with_store(folder, look)
 
 

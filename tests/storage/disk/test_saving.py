@@ -1,12 +1,46 @@
-"""When to save: which journal file comes next, and how often a checkpoint is made for it."""
+"""When to save: which journal file comes next, how often a checkpoint is made for it, and what
+becomes of one that fails."""
 
 import asyncio
+import errno
+import fcntl
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Final
 
+from headwater.protocol.lifecycle import Append
+from headwater.protocol.refusals import StoreUnwritable
+from headwater.storage.disk.journal import journal_path
 from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.segments import segment_path
 from headwater.storage.disk.store import DiskStore
-from tests.storage.disk.steps import with_store
-from tests.suites.steps import BINARY, append, content, create
+from tests.storage.disk.steps import immutable, journals, segments, with_store
+from tests.suites.steps import BINARY, T0, append, content, create, expect
+
+_QUICK: Final = DiskOptions(
+    durability="os", memory_budget=1 << 20, journal_bytes=1 << 18, checkpoint_seconds=0.1
+)
+
+
+async def until(is_so: Callable[[], bool], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not is_so():  # noqa: ASYNC110 - the store tells nobody
+            await asyncio.sleep(0.01)
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_closing_while_a_journal_file_is_made_ready_keeps_the_one_that_is_needed(
@@ -48,17 +82,17 @@ def test_a_busy_store_that_saves_by_the_clock_keeps_to_filled_files(tmp_path: Pa
     async def scenario(store: DiskStore) -> None:
         await create(store, "a", BINARY)
         unfilled: set[int] = set()
-        for _ in range(120):
-            for _ in range(10):
-                await append(store, "a", b"x" * 20_000, BINARY)
-            journal = store._commits.journal
-            if not journal.is_filled:
-                unfilled.add(journal.number)
-            await asyncio.sleep(0.005)
-        assert store._commits.journal.number > 4, "nothing was saved"
+        async with asyncio.timeout(30):
+            while store._commits.journal.number <= 6:
+                for _ in range(10):
+                    await append(store, "a", b"x" * 20_000, BINARY)
+                journal = store._commits.journal
+                if not journal.is_filled:
+                    unfilled.add(journal.number)
+                await asyncio.sleep(0.005)
         assert len(unfilled) <= 2
 
-    with_store(tmp_path / "data", scenario, DiskOptions(checkpoint_seconds=0.1))
+    with_store(tmp_path / "data", scenario, DiskOptions(checkpoint_seconds=0.5))
 
 
 def test_a_store_with_little_to_save_fills_no_file(tmp_path: Path) -> None:
@@ -72,3 +106,172 @@ def test_a_store_with_little_to_save_fills_no_file(tmp_path: Path) -> None:
         assert not store._commits.journal.is_filled
 
     with_store(tmp_path / "data", scenario, DiskOptions(checkpoint_seconds=0.02))
+
+
+def test_a_busy_store_saves_by_the_clock_between_two_batches(tmp_path: Path) -> None:
+    async def scenario(store: DiskStore) -> None:
+        await create(store, "a", BINARY)
+        before = store.metrics.checkpoints
+        ended = asyncio.Event()
+
+        async def work() -> None:
+            while not ended.is_set():
+                await append(store, "a", b"x", BINARY)
+
+        workers = [asyncio.create_task(work()) for _ in range(16)]
+        await asyncio.sleep(2)
+        ended.set()
+        await asyncio.gather(*workers)
+        # 20 are due.
+        assert store.metrics.checkpoints - before >= 8
+
+    options = DiskOptions(checkpoint_seconds=0.1, journal_bytes=1 << 28)
+    with_store(tmp_path / "data", scenario, options)
+
+
+def test_a_segment_that_can_not_be_deleted_holds_up_nothing_and_goes_later(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def scenario(store: DiskStore) -> None:
+        await create(store, "old", BINARY, b"first")
+        await until(lambda: store.metrics.checkpoints == 1)
+        (segment,) = segments(folder)
+        await create(store, "a", BINARY)
+        with immutable(segment):
+            await store.delete("old", T0)
+            await until(lambda: store.metrics.checkpoints == 2)
+            async with asyncio.timeout(20):
+                for _ in range(60):
+                    await append(store, "a", b"x" * 50_000, BINARY)
+            assert segment.exists()
+        await append(store, "a", b"x", BINARY)
+        await until(lambda: not segment.exists())
+
+    with_store(folder, scenario, _QUICK)
+
+
+def test_a_journal_file_that_can_not_go_is_no_failed_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def scenario(store: DiskStore) -> None:
+        await create(store, "a", BINARY, b"first")
+        (journal,) = journals(folder)
+        with immutable(journal):
+            await until(lambda: store.metrics.checkpoints >= 1)
+            for _ in range(10):
+                await append(store, "a", b"x" * 50_000, BINARY)
+                await until(lambda: not store._saver._unsaved())
+            assert journal.exists()
+            assert store.metrics.checkpoints > 5
+        await append(store, "a", b"last", BINARY)
+        await until(lambda: not journal.exists())
+
+    async def look(store: DiskStore) -> None:
+        assert await content(store, "a") == b"first" + b"x" * 500_000 + b"last"
+
+    with_store(folder, scenario, _QUICK)
+    with_store(folder, look)
+
+
+def test_a_store_starts_where_what_it_does_not_need_can_not_be_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, partial(create, path="a", content_type=BINARY, body=b"first"))
+    orphan = segment_path(folder / "segments", 99)
+    orphan.write_bytes(b"of a checkpoint that never finished")
+    old = journal_path(folder / "journal", 0)
+    old.write_bytes(b"saved long ago")
+
+    async def look(store: DiskStore) -> None:
+        assert await content(store, "a") == b"first"
+
+    with immutable(orphan), immutable(old):
+        with_store(folder, look)
+        assert orphan.exists()
+        assert old.exists()
+    with_store(folder, look)
+    assert not orphan.exists()
+    assert not old.exists()
+
+
+def test_a_checkpoint_that_can_not_be_committed_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The file of the catalog's log must not grow: SQLite does not take that for a full disk."""
+    folder = tmp_path / "data"
+    paths = [f"{number:04d}/{'long' * 250}" for number in range(1000)]
+
+    async def scenario(store: DiskStore) -> None:
+        with files_up_to(3 << 19):
+            for path in paths:
+                await create(store, path, BINARY, b"x")
+            await until(lambda: store._saver._owed is not None)
+            for _ in range(4):
+                await append(store, paths[0], b"y", BINARY)
+                await asyncio.sleep(1.1)
+            await until(lambda: store._saver._saving is None)
+            assert store._saver._owed is not None
+            known = {number for number, _, _ in store._catalog.segments()}
+            assert {int(path.stem) for path in segments(folder)} == known
+            assert len(journals(folder)) <= 4, "each attempt has turned to another file"
+        await until(lambda: not store._saver._unsaved())
+
+    async def look(store: DiskStore) -> None:
+        assert await content(store, paths[0]) == b"xyyyy"
+        for path in paths[1:]:
+            assert await content(store, path) == b"x"
+
+    with_store(folder, scenario, DiskOptions(durability="os", checkpoint_seconds=0.1))
+    with_store(folder, look)
+
+
+def test_what_is_owed_goes_with_what_was_deleted_since_where_room_is_lacking(
+    tmp_path: Path,
+) -> None:
+    """A segment does not fit; what is deleted meanwhile makes it smaller."""
+    folder = tmp_path / "data"
+
+    async def scenario(store: DiskStore) -> None:
+        for name in "ab":
+            await create(store, name, BINARY, b"x" * 150_000)
+        with files_up_to(1 << 18):
+            await until(lambda: store._saver._owed is not None)
+            await store.delete("a", T0)
+            await until(lambda: not store._saver._unsaved())
+
+    async def look(store: DiskStore) -> None:
+        assert await content(store, "b") == b"x" * 150_000
+
+    options = DiskOptions(durability="os", journal_bytes=1 << 18, checkpoint_seconds=0.3)
+    with_store(folder, scenario, options)
+    with_store(folder, look)
+
+
+def test_a_refusal_says_whether_room_helps_or_a_restart_or_patience(tmp_path: Path) -> None:
+    async def scenario(store: DiskStore) -> None:
+        await create(store, "a", BINARY)
+        request = Append(BINARY, b"x")
+        with files_up_to(4096):
+            answer = await store.append("a", Append(BINARY, b"x" * 8192), T0)
+        refused = expect(StoreUnwritable, answer)
+        assert (refused.full, refused.stopped) == (True, False)
+
+        journal = store._commits.journal
+        own, journal.fd = journal.fd, _sealed(journal.position)
+        refused = expect(StoreUnwritable, await store.append("a", request, T0))
+        assert (refused.full, refused.stopped) == (False, False)
+        os.close(journal.fd)
+        journal.fd = own
+        await append(store, "a", b"works", BINARY)
+
+        store._commits.stop("sync failed", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        refused = expect(StoreUnwritable, await store.append("a", request, T0))
+        assert (refused.full, refused.stopped) == (False, True)
+
+    options = DiskOptions(journal_bytes=4096, checkpoint_seconds=3600)
+    with_store(tmp_path / "data", scenario, options)
+
+
+def _sealed(size: int) -> int:
+    """Make a file that can't be written to, and can be cut."""
+    fd = os.memfd_create("sealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    return fd

@@ -1,6 +1,8 @@
 """Segments: what was written is read back, checked, and found again without the catalog."""
 
+import gc
 import os
+import tracemalloc
 from pathlib import Path
 from zlib import crc32
 
@@ -8,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
+from headwater.errors import NewerFormat, StreamDamaged
 from headwater.storage.disk.segments import (
     BLOCK,
     EXTENT_HEADER,
@@ -117,11 +119,53 @@ def test_a_segment_that_is_lent_counts_until_it_is_given_back(tmp_path: Path) ->
     assert files.may_lend
 
 
-def test_a_file_that_is_no_segment_is_named(tmp_path: Path) -> None:
-    path, _ = segment(tmp_path, 10)
-    flip(path, 3)
-    with pytest.raises(StoreDamaged, match=path.name):
-        SegmentFile(path)
+@pytest.mark.parametrize("position", [3, 13, 20, 25])
+def test_a_damaged_header_of_the_file_keeps_nobody_from_its_extents(
+    tmp_path: Path, position: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, extents = segment(tmp_path, 10, 300_000)
+    flip(path, position)
+    file = SegmentFile(path)
+    for extent in extents:
+        assert file.read(extent, extent.start, extent.end) == content(extent.stream, extent.length)
+    assert str(path) in caplog.text
+
+
+def test_a_file_in_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    path, (extent,) = segment(tmp_path, 10)
+    writer = SegmentWriter(tmp_path, 2)
+    writer.add(extent.stream + 1, extent.start, [b"x" * 10])
+    writer.finish()
+    writer.path.rename(path)
+    with pytest.raises(StreamDamaged, match=path.name):
+        SegmentFile(path).read(extent, extent.start, extent.end)
+
+
+def test_bytes_that_the_disk_can_not_give_are_damage_with_a_place(tmp_path: Path) -> None:
+    path, (extent,) = segment(tmp_path, 10)
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # there is nothing at its first addresses: EIO
+    with pytest.raises(StreamDamaged) as caught:
+        SegmentFile(path).read(extent, extent.start, extent.end)
+    assert caught.value.file == str(path)
+    assert caught.value.stream == extent.stream
+
+
+def test_the_blocks_that_were_checked_take_little_memory(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, 1)
+    for number in range(20_000):
+        writer.add(1, number, [b"x"])
+    writer.finish()
+    file = SegmentFile(writer.path)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for extent in writer.extents:
+            assert file.read(extent, extent.start, extent.end) == b"x"
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert grown < 600_000
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -96,13 +96,30 @@ def test_closing_leaves_no_thread_and_no_file_behind(make: Make) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= files
 
 
-def test_linux_needs_no_thread() -> None:
+def test_linux_needs_no_thread(tmp_path: Path) -> None:
     async def scenario() -> None:
-        sync = new_sync(asyncio.get_running_loop())
-        assert isinstance(sync, KernelSync)
+        with (tmp_path / "file").open("wb", buffering=0) as file:
+            sync = new_sync(asyncio.get_running_loop(), file.fileno())
+            assert isinstance(sync, KernelSync)
+            file.write(b"x")
+            assert await sync_once(sync, file.fileno()) is None
         sync.close()
 
     asyncio.run(scenario())
+
+
+def test_a_thread_syncs_where_the_kernel_has_aio_but_can_not_sync_by_it() -> None:
+    async def scenario() -> None:
+        reader, writer = os.pipe()  # what it answers for one is what old kernels answer for a file
+        sync = new_sync(asyncio.get_running_loop(), writer)
+        assert isinstance(sync, ThreadSync)
+        sync.close()
+        os.close(reader)
+        os.close(writer)
+
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    asyncio.run(scenario())
+    assert len(list(Path("/proc/self/fd").iterdir())) <= files
 
 
 @BOTH

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from headwater.storage.disk.store import DiskStore
 from tests.storage.tools.stores import Filler, filled
+from tests.storage.tools.stores import killed as kill
 
 
 class Sample:
@@ -34,6 +36,25 @@ def killed(_killed: Sample, tmp_path: Path) -> Sample:
     """Several segments, and a journal that no checkpoint has saved yet."""
     shutil.copytree(_killed.folder, tmp_path / "killed")
     return Sample(tmp_path / "killed", _killed.filler)
+
+
+@pytest.fixture(scope="session")
+def _twice_killed(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    folder = tmp_path_factory.mktemp("twice-killed") / "data"
+    filler = filled(folder, seed=3)
+
+    async def more(store: DiskStore) -> None:
+        await filler.fill(store, 20)
+
+    kill(folder, more)
+    return Sample(folder, filler)
+
+
+@pytest.fixture
+def twice_killed(_twice_killed: Sample, tmp_path: Path) -> Sample:
+    """Likewise, with a journal of two files."""
+    shutil.copytree(_twice_killed.folder, tmp_path / "twice-killed")
+    return Sample(tmp_path / "twice-killed", _twice_killed.filler)
 
 
 @pytest.fixture

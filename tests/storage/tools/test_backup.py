@@ -13,6 +13,7 @@ from headwater.errors import StoreDamaged, StoreError
 from headwater.storage.disk.backup import backup
 from headwater.storage.disk.checking import check
 from headwater.storage.disk.store import DiskStore
+from tests.storage.tools import stores
 from tests.storage.tools.conftest import Sample
 from tests.storage.tools.stores import (
     BUSY,
@@ -27,6 +28,7 @@ from tests.storage.tools.stores import (
     with_store,
 )
 from tests.storage.tools.test_checking import entries
+from tests.suites.steps import T0, create, fork
 from tests.support.server import ServerProcess
 
 
@@ -145,3 +147,19 @@ def test_a_server_started_on_the_copy_has_what_was_acknowledged_before(tmp_path:
             assert found == list(range(len(found)))
             # One more than was acknowledged when it ended may have been under way.
             assert number < len(found) <= behind[path] + 2
+
+
+def test_streams_that_only_the_journal_has_are_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def scenario(store: DiskStore) -> None:
+        for path in ("a", "b", "c", "source"):
+            await create(store, path)
+        await fork(store, "fork", "source")
+        await store.delete("c", T0)
+        await store.delete("source", T0)
+
+    stores.killed(folder, scenario)
+    assert check(folder).streams == 3
+    assert backup(folder, tmp_path / "copy").streams == 3
+    assert len(contents(tmp_path / "copy")) == 3

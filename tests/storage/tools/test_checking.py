@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import NewerFormat, StoreError
+from headwater.errors import NewerFormat, StoreDamaged, StoreError
 from headwater.storage.disk.checking import Report, check
-from headwater.storage.disk.journal import BATCH_HEADER, RECORD_HEADER, START, Entry, read_journal
+from headwater.storage.disk.journal import BATCH_HEADER, START, Entry, read_journal
+from headwater.storage.disk.records import HEADER as RECORD_HEADER
 from headwater.storage.disk.segments import BLOCK, EXTENT_HEADER
 from headwater.storage.disk.store import DiskStore
 from tests.storage.tools.conftest import Sample
@@ -30,6 +31,7 @@ from tests.storage.tools.stores import (
     segments,
     with_store,
 )
+from tests.suites.steps import create
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -170,14 +172,38 @@ def test_any_flipped_bit_of_the_journal_is_found(killed: Sample, seed: int) -> N
     assert findings[0].position <= position
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_any_flipped_bit_before_the_last_batch_of_all_files_is_found(
+    twice_killed: Sample, seed: int
+) -> None:
+    """The last batch of a file had been synced if another file follows it."""
+    chance = random.Random(seed)
+    files = journals(twice_killed.folder)
+    assert len(files) == 2
+    file = files[seed % 2]
+    last = entries(file)[-1].position - BATCH_HEADER
+    # Every other time in the last batch of the first file, its header included.
+    position = chance.randrange(last) if seed % 4 else chance.randrange(last, used(file))
+    flip(file, position, chance.randrange(8))
+    findings = check(twice_killed.folder).damages
+    assert findings[0].file == f"journal/{file.name}"
+    assert findings[0].position is not None
+    assert findings[0].position <= position
+    with pytest.raises(StoreDamaged, match=file.name):
+        contents(twice_killed.folder)
+
+
 def test_a_flipped_bit_in_the_last_batch_can_only_be_taken_for_an_unfinished_write(
     killed: Sample,
 ) -> None:
     file = journals(killed.folder)[0]
-    flip(file, entries(file)[-1].position + 30)
-    report = check(killed.folder)
-    assert report.damages == []
-    assert len(report.notes) == 1
+    last = entries(file)[-1].position
+    for position in (last - BATCH_HEADER, last - BATCH_HEADER + 5, last - 1, last, last + 30):
+        flip(file, position)
+        report = check(killed.folder)
+        assert report.damages == []
+        assert len(report.notes) == 1
+        flip(file, position)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -242,8 +268,32 @@ def test_progress_is_told_in_bytes(killed: Sample) -> None:
     assert (
         done
         <= total
-        <= sum(path.stat().st_size for path in (*segments(killed.folder), *journals(killed.folder)))
+        <= sum(
+            path.stat().st_size
+            for path in (
+                *segments(killed.folder),
+                *journals(killed.folder),
+                *killed.folder.glob("catalog.db*"),
+            )
+        )
     )
+
+
+def test_progress_is_told_while_a_large_catalog_is_checked(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, create)
+    with closing(sqlite3.connect(folder / "catalog.db")) as db, db:
+        db.executemany(
+            "INSERT INTO streams SELECT ?, ?, content_type, ttl, expires_at, instant, "
+            "last_access, deadline, 0, 0, closed, closed_by, last_seq, deleted, forks, source, "
+            "origin, inherited FROM streams WHERE id = 1",
+            ((number, f"many/{number}") for number in range(2, 50_000)),
+        )
+        db.execute("UPDATE meta SET value = 50000 WHERE key = 'next_epoch'")
+    told: list[int] = []
+    report = check(folder, lambda done, _total: told.append(done))
+    assert (report.damages, report.streams) == ([], 49_999)
+    assert told.count(0) > 1, "nothing was told before the catalog was done"
 
 
 def test_a_store_that_is_being_written_is_well(tmp_path: Path) -> None:

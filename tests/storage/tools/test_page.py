@@ -9,7 +9,8 @@ from pathlib import Path
 
 from headwater.storage.disk import catalog, journal, segments
 from headwater.storage.disk.catalog import StreamRow
-from headwater.storage.disk.journal import BATCH_HEADER, RECORD_HEADER
+from headwater.storage.disk.journal import BATCH_HEADER
+from headwater.storage.disk.records import HEADER as RECORD_HEADER
 from headwater.storage.disk.segments import EXTENT_HEADER, extent_header
 
 PAGE = Path(__file__).parents[3] / "docs" / "storage.md"

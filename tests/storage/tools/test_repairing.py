@@ -1,5 +1,6 @@
 """A repair saves what is whole, says what it drops, and leaves other streams alone."""
 
+import asyncio
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,8 @@ from headwater.errors import StoreLocked
 from headwater.protocol.offsets import Offset
 from headwater.protocol.producers import ProducerClaim
 from headwater.storage.disk.checking import check
-from headwater.storage.disk.journal import BATCH_HEADER, RECORD_HEADER, Entry
+from headwater.storage.disk.journal import BATCH_HEADER, Entry
+from headwater.storage.disk.records import HEADER as RECORD_HEADER
 from headwater.storage.disk.records import AppendRecord, CreateRecord, decode
 from headwater.storage.disk.repairing import Repair, prepare
 from headwater.storage.disk.segments import BLOCK, EXTENT_HEADER
@@ -79,6 +82,16 @@ def test_a_repair_that_is_not_installed_changes_nothing(killed: Sample) -> None:
     with prepare(killed.folder) as repair:
         assert repair.needed
     assert hashes(killed.folder) == before
+
+
+def test_a_repair_tells_of_both_checks_and_of_what_lies_between(killed: Sample) -> None:
+    for file in killed.folder.glob("catalog.db*"):
+        file.unlink()
+    told: list[tuple[int, int]] = []
+    with prepare(killed.folder, lambda done, total: told.append((done, total))):
+        begun = [other for one, other in pairwise(told) if other[0] < one[0]]
+        assert len(begun) == 2
+    assert all(done <= total for done, total in told)
 
 
 def test_a_directory_in_use_is_refused(closed: Sample) -> None:
@@ -231,6 +244,59 @@ def test_a_damaged_batch_header_loses_nothing(killed: Sample) -> None:
     assert contents(killed.folder) == killed.written
 
 
+def test_a_damaged_header_of_the_last_batch_of_a_file_loses_nothing(twice_killed: Sample) -> None:
+    file = journals(twice_killed.folder)[0]
+    flip(file, entries(file)[-1].position - BATCH_HEADER + 5)
+    repaired(twice_killed.folder)
+    assert contents(twice_killed.folder) == twice_killed.written
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_a_damaged_length_costs_its_own_stream_and_no_other(tmp_path: Path, bit: int) -> None:
+    folder = tmp_path / "data"
+    paths = [f"s{number}" for number in range(6)]
+
+    async def scenario(store: DiskStore) -> None:
+        for path in paths:
+            await create(store, path, BINARY)
+        async with asyncio.TaskGroup() as group:  # in one batch
+            for path in paths:
+                group.create_task(append(store, path, path.encode() * 50, BINARY))
+        await append(store, "s5", b"last", BINARY)
+
+    killed(folder, scenario)
+    file = journals(folder)[0]
+    (place,) = (
+        entry.position
+        for entry in entries(file)
+        if isinstance(record := decode(entry.body), AppendRecord) and record.data.startswith(b"s0")
+    )
+    flip(file, place + bit // 8, bit % 8)
+    repair = repaired(folder)
+    (line,) = repair.dropped
+    assert "(stream 1, s0)" in line
+    assert "It can't be known whether more streams" in line
+    expected = {path: path.encode() * 50 for path in paths}
+    assert contents(folder) == {**expected, "s0": b"", "s5": b"s5" * 50 + b"last"}
+    assert number_of(folder, "s0") > 6, "offsets of what is lost would be those of what comes"
+    assert [number_of(folder, path) for path in paths[1:]] == [2, 3, 4, 5, 6]
+
+
+def test_each_of_several_damaged_records_in_a_row_is_named(killed: Sample) -> None:
+    file = journals(killed.folder)[0]
+    found = entries(file)
+    index = next(
+        index
+        for index, (one, other) in enumerate(pairwise(found))
+        if one.end + BATCH_HEADER == other.position and stream_in(one) != stream_in(other)
+    )
+    for entry in found[index : index + 2]:
+        flip(file, entry.position + RECORD_HEADER.size + 30)
+    named = {stream_in(entry) for entry in found[index : index + 2]}
+    repair = repaired(killed.folder)
+    assert all(any(f"(stream {number}, " in line for line in repair.dropped) for number in named)
+
+
 def test_a_damaged_journal_header_loses_nothing(killed: Sample) -> None:
     flip(journals(killed.folder)[0], 2)
     repaired(killed.folder)
@@ -292,6 +358,58 @@ def test_a_deletion_that_is_lost_does_not_block_the_path(tmp_path: Path) -> None
 
 
 # The catalog
+
+
+def test_a_lost_source_takes_nothing_of_what_its_forks_and_theirs_wrote(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def scenario(store: DiskStore) -> None:
+        await create(store, "a", BINARY, b"aaaa")
+        await fork(store, "b", "a")
+        await append(store, "b", b"bbbb", BINARY)
+        await fork(store, "c", "b")
+        await append(store, "c", b"cccc", BINARY)
+        await create(store, "other", BINARY, b"other")
+
+    with_store(folder, scenario)
+    with closing(sqlite3.connect(folder / "catalog.db")) as db:
+        db.execute("DELETE FROM streams WHERE path = 'a'")
+        db.commit()
+    repaired(folder)
+    found = contents(folder)
+    assert found == {
+        "recovered/1": b"aaaa",
+        "b": b"aaaabbbb",
+        "c": b"aaaabbbbcccc",
+        "other": b"other",
+    }
+
+
+def test_a_source_that_is_lost_with_its_bytes_leaves_what_its_forks_wrote(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def source(store: DiskStore) -> None:
+        await create(store, "a", BINARY, b"aaaa")
+
+    async def forks(store: DiskStore) -> None:
+        await fork(store, "b", "a")
+        await append(store, "b", b"bbbb", BINARY)
+        await fork(store, "c", "b")
+        await append(store, "c", b"cccc", BINARY)
+        await fork(store, "d", "c")
+
+    with_store(folder, source)
+    (lost,) = segments(folder)
+    with_store(folder, forks)
+    lost.unlink()
+    with closing(sqlite3.connect(folder / "catalog.db")) as db:
+        db.execute("DELETE FROM streams WHERE path = 'a'")
+        db.execute("DELETE FROM extents WHERE stream = 1")
+        db.execute("DELETE FROM segments WHERE id = 1")
+        db.commit()
+    repair = repaired(folder)
+    assert any("which is lost" in line for line in repair.dropped)
+    assert contents(folder) == {"b": b"bbbb", "c": b"bbbbcccc", "d": b"bbbbcccc"}
 
 
 def test_a_lost_catalog_is_rebuilt_from_segments_and_journal(killed: Sample) -> None:

@@ -13,6 +13,7 @@ whole one.
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -23,16 +24,18 @@ import msgspec
 from headwater.errors import StoreDamaged, StoreError
 from headwater.storage.disk import catalog
 from headwater.storage.disk.checking import Progress, no_progress
+from headwater.storage.disk.counting import Living
 from headwater.storage.disk.files import sync_directory, sync_file
 from headwater.storage.disk.journal import (
-    RECORD_HEADER,
     START,
     Damage,
+    Entry,
     JournalWriter,
     check_header,
     journal_numbers,
     journal_path,
     never_used,
+    read_journal,
 )
 from headwater.storage.disk.scanning import OpenSegment, Torn, read_journals
 from headwater.storage.disk.segments import Extent, segment_path
@@ -163,7 +166,7 @@ def _copy_journals(view: View, folder: Path, copied: Copied) -> None:
             reason = "a record there does not hold what its checksum says"
             raise StoreDamaged(str(original), item.position, reason)
         if not isinstance(item, Torn):
-            ends[path] = item.position + RECORD_HEADER.size + len(item.body)
+            ends[path] = item.end
     for path, end in ends.items():
         os.truncate(path, end)
         path.rename(folder / path.name)
@@ -178,12 +181,20 @@ def _copy_catalog(view: View, target: Path, copied: Copied) -> None:
     copied.catalog_bytes = view.catalog.stat().st_size
     view.catalog.rename(target / catalog.FILE)
     with closing(read_only(target, live=False)) as db:
-        query = "SELECT count(*) FROM streams WHERE NOT deleted"
-        copied.streams = db.execute(query).fetchone()[0]
+        copied.streams = _count(db, target / "journal")
         if not any((target / "journal").iterdir()):  # it was just being made ready
             query = "SELECT value FROM meta WHERE key = 'journal_from'"
             number = int(db.execute(query).fetchone()[0])
             JournalWriter(target / "journal", number, 0).close()
+
+
+def _count(db: sqlite3.Connection, journals: Path) -> int:
+    living = Living(db)
+    for number in journal_numbers(journals):
+        for item in read_journal(journal_path(journals, number)):
+            if isinstance(item, Entry):
+                living.follow(item.body)
+    return living.count
 
 
 def _verify(target: Path) -> None:

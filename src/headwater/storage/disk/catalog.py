@@ -18,10 +18,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headwater.errors import NewerFormat, StoreDamaged
+from headwater.storage.disk.files import sync_file
 from headwater.storage.disk.segments import Extent
+from headwater.storage.disk.syncing import SyncFailed
 
 VERSION: Final = 1
 FILE: Final = "catalog.db"
+_SYNC_FAILED: Final = (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 _LAST: Final = "\U0010ffff"
 """Behind every text: no path and no key holds it."""
 
@@ -95,8 +98,12 @@ class Changes(msgspec.Struct):
     documents: list[tuple[str, bytes | None]] = []
 
 
-class CatalogFull(OSError):
-    """There was no room for a transaction, and nothing of it happened."""
+class CatalogFailed(OSError):
+    """A transaction could not be written, and nothing of it happened."""
+
+
+class CatalogFull(CatalogFailed):
+    """There was no room for it."""
 
 
 class Catalog:
@@ -109,37 +116,57 @@ class Catalog:
         self._writing = Lock()
         """Held by whoever uses the writer's connection: checkpoints, and compaction beside them."""
         try:
-            if new or not self._table_exists("meta"):
-                self._writer.execute("BEGIN IMMEDIATE")
-                for statement in _SCHEMA.split(";"):
-                    self._writer.execute(statement)
-                self._put("version", VERSION)
-                self._put("journal_from", 1)
-                self._put("next_epoch", 1)
-                self._writer.execute("COMMIT")
-            self._writer.execute(_DOCUMENTS)
-            version = int(self._meta("version", 0))
-        except sqlite3.DatabaseError as error:
+            with self._reading():
+                if new or not self._table_exists("meta"):
+                    self._make_tables()
+                self._refuse_newer()
+                self._writer.execute(_DOCUMENTS)  # the first catalogs have none
+            self._reader = self._connect()
+        except BaseException:
             self._writer.close()
-            raise StoreDamaged(str(self.path), 0, f"SQLite says: {error}") from error
+            raise
+
+    def _refuse_newer(self) -> None:
+        version = int(self._meta("version", 0))
         if version > VERSION:
-            self._writer.close()
             raise NewerFormat(str(self.path), version, VERSION)
-        self._reader = self._connect()
+
+    def _make_tables(self) -> None:
+        self._writer.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA.split(";"):
+            self._writer.execute(statement)
+        self._put("version", VERSION)
+        self._put("journal_from", 1)
+        self._put("next_epoch", 1)
+        self._writer.execute("COMMIT")
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, cached_statements=64
         )
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.execute("PRAGMA cache_size=-8192")
-            connection.execute("PRAGMA temp_store=MEMORY")
-        except sqlite3.DatabaseError as error:
+            with self._reading():
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")
+                connection.execute("PRAGMA cache_size=-8192")
+                connection.execute("PRAGMA temp_store=MEMORY")
+        except BaseException:
             connection.close()
-            raise StoreDamaged(str(self.path), 0, f"SQLite says: {error}") from error
+            raise
         return connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Name the catalog where it can't be read."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise StoreDamaged(str(self.path), 0, f"SQLite says: {error}") from error
+
+    def _ask(self, query: str, *values: object) -> list[Any]:
+        """Read rows on the loop's connection."""
+        with self._reading():
+            return self._reader.execute(query, values).fetchall()
 
     def _table_exists(self, name: str) -> bool:
         found = self._writer.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,))
@@ -161,24 +188,22 @@ class Catalog:
 
     def _stream(self, column: str, value: object) -> StreamRow | None:
         query = f"SELECT {_STREAM_COLUMNS} FROM streams WHERE {column} = ?"  # noqa: S608 - ours
-        row = self._reader.execute(query, (value,)).fetchone()
-        return None if row is None else StreamRow(*row)
+        rows = self._ask(query, value)
+        return StreamRow(*rows[0]) if rows else None
 
     def producer(self, stream: int, producer_id: str) -> tuple[int, int] | None:
         """Find the state of a producer."""
-        found: tuple[int, int] | None = self._reader.execute(
-            "SELECT epoch, seq FROM producers WHERE stream = ? AND producer_id = ?",
-            (stream, producer_id),
-        ).fetchone()
-        return found
+        query = "SELECT epoch, seq FROM producers WHERE stream = ? AND producer_id = ?"
+        rows = self._ask(query, stream, producer_id)
+        return rows[0] if rows else None
 
     def extents(self, stream: int, begin: int, end: int) -> list[Extent]:
         """List the extents that hold a range of a stream, in order."""
-        rows = self._reader.execute(
+        rows = self._ask(
             "SELECT stream, start, length, segment, position FROM extents WHERE stream = ? "
             "AND start >= coalesce((SELECT max(start) FROM extents WHERE stream = ? AND start <= ?)"
             ", 0) AND start < ? ORDER BY start",
-            (stream, stream, begin, end),
+            *(stream, stream, begin, end),
         )
         return [Extent(*row) for row in rows]
 
@@ -186,11 +211,11 @@ class Catalog:
         """Give paths of streams whose time is over as far as the catalog knows, page by page."""
         after = (float("-inf"), 0)
         while True:
-            rows = self._reader.execute(
+            rows = self._ask(
                 "SELECT deadline, id, path FROM streams WHERE deadline <= ? "
                 "AND (deadline, id) > (?, ?) ORDER BY deadline, id LIMIT 256",
-                (now, *after),
-            ).fetchall()
+                *(now, *after),
+            )
             if not rows:
                 return
             yield from (path for _, _, path in rows)
@@ -198,23 +223,22 @@ class Catalog:
 
     def living(self, prefix: str, after: str, limit: int) -> list[StreamRow]:
         """List streams that are not deleted, in the order of their paths."""
-        rows = self._reader.execute(
+        rows = self._ask(
             f"SELECT {_STREAM_COLUMNS} FROM streams WHERE path > ? AND path >= ? AND path < ? "  # noqa: S608 - ours
             "AND NOT deleted ORDER BY path LIMIT ?",
-            (after, prefix, prefix + _LAST, limit),
+            *(after, prefix, prefix + _LAST, limit),
         )
         return [StreamRow(*row) for row in rows]
 
     def documents(self, prefix: str) -> list[tuple[str, bytes]]:
         """List the documents whose keys begin with a prefix."""
-        return self._reader.execute(
-            "SELECT key, value FROM documents WHERE key >= ? AND key < ?",
-            (prefix, prefix + _LAST),
-        ).fetchall()
+        query = "SELECT key, value FROM documents WHERE key >= ? AND key < ?"
+        return self._ask(query, prefix, prefix + _LAST)
 
     def meta(self, key: str, default: Any = None) -> Any:
         """Give a value of the catalog about itself."""
-        return self._meta(key, default)
+        with self._reading():
+            return self._meta(key, default)
 
     def _meta(self, key: str, default: Any) -> Any:
         row = self._writer.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -269,7 +293,10 @@ class Catalog:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit all of it; where there is no room, nothing, and say so with `CatalogFull`."""
+        """Commit all of it, or nothing, and say so with `CatalogFailed`.
+
+        After a sync that failed it is not known which of the two: that is `SyncFailed`.
+        """
         with self._writing:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -278,19 +305,24 @@ class Catalog:
             except BaseException as error:
                 if self._writer.in_transaction:  # some errors have made SQLite roll back already
                     self._writer.execute("ROLLBACK")
-                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                code = getattr(error, "sqlite_errorcode", None)
+                if code == sqlite3.SQLITE_FULL:
                     raise CatalogFull(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+                if code in _SYNC_FAILED:
+                    raise SyncFailed(errno.EIO, f"SQLite says: {error}") from error
+                if isinstance(error, sqlite3.OperationalError):
+                    raise CatalogFailed(errno.EIO, f"SQLite says: {error}") from error
                 raise
 
     def segments(self) -> list[tuple[int, int, int]]:
         """List the segments: number, bytes of streams in it, bytes that are still needed."""
-        with self._writing:
+        with self._writing, self._reading():
             query = "SELECT id, bytes, live FROM segments ORDER BY id"
             return self._writer.execute(query).fetchall()
 
     def extents_in(self, segment: int) -> list[Extent]:
         """List what is still needed of a segment."""
-        with self._writing:
+        with self._writing, self._reading():
             rows = self._writer.execute(
                 "SELECT stream, start, length, segment, position FROM extents WHERE segment = ? "
                 "ORDER BY stream, start",
@@ -310,6 +342,21 @@ class Catalog:
         """Keep a value of the catalog about itself."""
         with self._transaction():
             self._put(key, value)
+
+    def make_durable(self) -> None:
+        """Make durable what was found: the last commit may not have been synced when its process
+        died, and what it says is not needed any more is deleted by a start.
+
+        SQLite writes what its log holds anew into the file, as far as others who read it let it.
+        """
+        logged, written = 1, 0
+        try:
+            _, logged, written = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:
+                raise StoreDamaged(str(self.path), 0, f"SQLite says: {error}") from error
+        if written < logged:
+            sync_file(self.path.with_name(f"{FILE}-wal"))
 
     def backup(self, target: Path) -> None:
         """Copy the catalog as it is, while it is in use."""

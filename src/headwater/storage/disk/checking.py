@@ -16,6 +16,7 @@ import msgspec
 
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import catalog
+from headwater.storage.disk.counting import Living
 from headwater.storage.disk.journal import Damage, check_header, journal_path, never_used
 from headwater.storage.disk.rebuilding import read_no_rows
 from headwater.storage.disk.records import (
@@ -27,7 +28,7 @@ from headwater.storage.disk.records import (
     decode,
     stream_of,
 )
-from headwater.storage.disk.scanning import OpenSegment, Torn, read_journals, supposed_stream
+from headwater.storage.disk.scanning import OpenSegment, Torn, owners, read_journals
 from headwater.storage.disk.segments import (
     EXTENT_HEADER,
     Extent,
@@ -40,6 +41,8 @@ Progress = Callable[[int, int], None]
 """Told how many bytes are done, of how many."""
 
 _MAX_MESSAGES: Final = 100
+_STEPS: Final = 100_000
+"""Of SQLite's machine, after which a query tells that it goes on."""
 
 
 def no_progress(_done: int, _total: int) -> None:
@@ -103,8 +106,11 @@ class Check:
         self._view = view
         self._progress = progress
         self._report = Report()
-        self._total = sum(file.size for file in view.segments.values()) + sum(
-            path.stat().st_size for path in view.journals
+        self._catalog_bytes = 0 if view.catalog is None else view.catalog.stat().st_size
+        self._total = (
+            self._catalog_bytes
+            + sum(file.size for file in view.segments.values())
+            + sum(path.stat().st_size for path in view.journals)
         )
         self._db: sqlite3.Connection | None = None
 
@@ -119,8 +125,10 @@ class Check:
             return report
         with closing(sqlite3.connect(view.catalog, isolation_level=None)) as self._db:
             self._db.text_factory = any_text
+            self._db.set_progress_handler(lambda: self._read(0), _STEPS)
             try:
                 self._integrity()
+                self._read(self._catalog_bytes)
                 self._missing_journals()
                 self._segments()
                 self._streams()
@@ -174,7 +182,6 @@ class Check:
         )
         owner, runs = next(extents, (None, iter(())))
         for number, start, end, source in rows:
-            self._report.streams += 1
             while owner is not None and owner < number:
                 self._catalog_damage(f"it lists bytes of stream {owner}, which it does not know")
                 owner, runs = next(extents, (None, iter(())))
@@ -270,6 +277,7 @@ class Check:
 
     def _journals(self) -> None:
         ends = Ends(self._db)
+        living = Living(self._db)
         folder = Path("journal")
         for path, item in read_journals(list(self._usable_journals())):
             name = str(folder / path.name)
@@ -281,9 +289,10 @@ class Check:
                     )
             elif isinstance(item, Damage):
                 what = f"bytes {item.position} to {item.end} don't hold what their checksum says"
-                self._found(name, what, item.position, supposed_stream(path, item))
+                self._found(name, what, item.position, next(iter(owners(path, item).streams), None))
             else:
                 self._report.records += 1
+                living.follow(item.body)
                 try:
                     wrong = ends.follow(decode(item.body))
                 except DamagedRecord as error:
@@ -291,6 +300,7 @@ class Check:
                 if wrong is not None and self._db is not None:
                     self._found(name, wrong, item.position, stream_of(item.body))
                 self._read(len(item.body))
+        self._report.streams = living.count
 
     def _usable_journals(self) -> Iterator[Path]:
         for path in self._view.journals:

@@ -5,6 +5,7 @@ state at that very point of the journal. A thread writes the segment, syncs it, 
 catalog with the number of the new file. From then on the older journal files are not needed.
 """
 
+import errno
 from pathlib import Path
 from time import perf_counter
 
@@ -12,11 +13,12 @@ import msgspec
 
 from headwater.protocol.framing import Buffer
 from headwater.storage.disk import faults
-from headwater.storage.disk.catalog import Catalog, CatalogFull, Changes, StreamRow
+from headwater.storage.disk.catalog import Catalog, Changes, StreamRow
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentWriter, segment_path
 from headwater.storage.disk.streams import DiskStream
+from headwater.storage.disk.syncing import SyncFailed
 
 
 class Saved(msgspec.Struct):
@@ -102,12 +104,21 @@ def write(
         documents=snapshot.documents,
     )
     try:
-        unused = catalog.apply(changes)
-    except CatalogFull:
+        unused = _commit(catalog, changes)
+    except SyncFailed:
+        raise  # the catalog may turn out to have it, and then needs the segment
+    except BaseException:
         # Nothing of it was committed: the segment would only take room from the next attempt.
         segment_path(folder, segment).unlink(missing_ok=True)
         raise
     faults.reach("catalog-committed")
+    return unused
+
+
+def _commit(catalog: Catalog, changes: Changes) -> list[int]:
+    unused = catalog.apply(changes)
+    if faults.fails("catalog-sync-fails"):
+        raise SyncFailed(errno.EIO, "injected")
     return unused
 
 

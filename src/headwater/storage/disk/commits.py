@@ -7,8 +7,9 @@ the same turn of the loop.
 """
 
 import asyncio
+import errno
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextvars import Context
 from time import perf_counter
 from typing import Any, Final, Protocol
@@ -119,7 +120,8 @@ class GroupCommit:
         self.held = False
         """While true no new batch is begun: memory has to be freed first."""
         self.failure: OSError | None = None
-        """Set when a sync has failed: from then on nothing is written until a restart."""
+        """Set when a sync has failed, or what is durable could not be shown: from then on nothing
+        is written until a restart."""
 
     @property
     def idle(self) -> bool:
@@ -148,6 +150,17 @@ class GroupCommit:
         if self._operations and self._under_way is None:
             self._begin()
 
+    def stop(self, what: str, error: Exception) -> OSError:
+        """Write nothing more until a restart; gives what those who ask for it are told."""
+        # A stack is worth its lines only where nobody expected the error.
+        unexpected = None if isinstance(error, OSError) else error
+        log.critical(
+            "%s, nothing more is written until a restart error=%s", what, error, exc_info=unexpected
+        )
+        if self.failure is None:
+            self.failure = _as_os_error(error)
+        return self.failure
+
     async def settle(self) -> None:
         """Wait until everything that was handed over is durable, or has failed."""
         while not self.idle:
@@ -166,16 +179,17 @@ class GroupCommit:
         self._operations, self._records, self._commit = [], [], Commit(self._loop)
         self._under_way = batch
         before = journal.position
+        if self.failure is not None:
+            self._fail(self.failure)
+            return
         self._started = perf_counter()
         try:
-            if self.failure is not None:
-                raise self.failure
             journal.write(records)
         except SyncFailed as error:
             self._synced(error)
             return
-        except OSError as error:
-            self._write_failed(error)
+        except Exception as error:  # noqa: BLE001 - such as no memory for a copy of the batch
+            self._write_failed(_as_os_error(error))
             return
         self._metrics.batches += 1
         self._metrics.batch_operations += len(batch[0])
@@ -187,18 +201,25 @@ class GroupCommit:
 
     def _synced(self, error: OSError | None) -> None:
         if error is not None:
-            self.failure = error
-            log.critical("sync failed, nothing more is written until a restart error=%s", error)
-            self._fail(error)
+            self._fail(self.stop("sync failed", error))
             return
         faults.reach("journal-synced")
         self._metrics.sync_seconds.add(perf_counter() - self._started)
         assert self._under_way is not None  # noqa: S101 - a sync belongs to a batch
         operations, commit = self._under_way
-        for operation in operations:
-            operation.publish()
+        rest = iter(operations)
+        operation: Operation | None = None
+        try:
+            for operation in rest:
+                operation.publish()
+        except Exception as failure:  # noqa: BLE001 - nobody else would answer those who wait
+            self._publish_failed(operation, rest, commit, failure)
+            return
         self._under_way = None
-        self._between()
+        try:
+            self._between()
+        except Exception as failure:  # noqa: BLE001 - this batch is done, and no other begins
+            self.stop("no way to go on behind a batch", failure)
         try:
             if self._operations and not self._scheduled:
                 if self._sync is not None:
@@ -206,18 +227,35 @@ class GroupCommit:
                 else:  # this batch is done before `_begin` returns: don't pile them up
                     self._schedule()
         finally:  # whatever becomes of the next one, this one is durable
-            self._published()
+            try:
+                self._published()
+            except Exception:
+                log.exception("telling readers of a batch has failed")
             commit.resolve(None)
 
     def _write_failed(self, error: OSError) -> None:
         """Refuse the batch, and make sure that nothing of it is found after a crash."""
         log.error("writing the journal failed error=%s", error)
-        if self.failure is None:
-            try:
-                self.journal.cut()
-            except OSError as worse:
-                self.failure = worse
+        try:
+            self.journal.cut()
+        except OSError as worse:
+            self.stop("a batch that was refused can't be cut off", worse)
         self._fail(error)
+
+    def _publish_failed(
+        self,
+        failed: Operation | None,
+        rest: Iterator[Operation],
+        commit: Commit,
+        error: Exception,
+    ) -> None:
+        """Stop: what is durable can't be shown, so what was decided on top of it has no ground.
+
+        Those that were shown stay so. Nobody of the batch is told that it is done: whether it is
+        will be seen after a restart.
+        """
+        self._under_way = (([failed] if failed else []) + list(rest), commit)
+        self._fail(self.stop("what is durable can't be shown", error))
 
     def _fail(self, error: OSError) -> None:
         """Take back what is under way and what was decided on top of it, newest first."""
@@ -233,3 +271,7 @@ class GroupCommit:
         self._metrics.failed_batches += 1
         for commit in commits:
             commit.resolve(error)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    return error if isinstance(error, OSError) else OSError(errno.EIO, str(error) or repr(error))

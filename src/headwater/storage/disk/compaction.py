@@ -20,12 +20,13 @@ from threading import Event
 from time import perf_counter
 from typing import Final
 
-from headwater.errors import StoreError
+from headwater.errors import NewerFormat, StreamDamaged
 from headwater.storage.disk import faults
-from headwater.storage.disk.catalog import Catalog, CatalogFull
+from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.files import free_bytes
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.segments import Extent, SegmentFile, SegmentWriter, segment_path
+from headwater.storage.disk.syncing import SyncFailed
 
 log: Final = logging.getLogger("headwater.disk")
 
@@ -36,6 +37,7 @@ _MAX_FILES: Final = 32
 """Of one round: all of them are open at once, beside those that are read."""
 _MAX_ROUND: Final = MERGE_AT * _LARGE
 _MAX_EXTENT: Final = 8 * 1024 * 1024
+_PIECE: Final = 1024 * 1024
 _HURRY_AT: Final = 4 * MERGE_AT
 _PAUSE: Final = 3.0
 _MAX_PAUSE_SECONDS: Final = 0.5
@@ -94,10 +96,8 @@ def compact(
     writer = SegmentWriter(folder, segment)
     try:
         for run in _runs(old):
-            for extent in run:
-                files[extent.segment].verify(extent)
-            parts = [files[e.segment].read(e, e.start, e.end) for e in run]
-            writer.add(run[0].stream, run[0].start, parts)
+            length = run[-1].end - run[0].start
+            writer.add_long(run[0].stream, run[0].start, length, _pieces(run, files, pause))
             pause()
         writer.finish()
     except BaseException:
@@ -107,12 +107,27 @@ def compact(
     size = sum(extent.length for extent in writer.extents)
     try:
         unused = catalog.replace_extents(old, writer.extents, segment, size)
-    except CatalogFull:
+    except SyncFailed:
+        raise  # the catalog may turn out to have it, and then needs the segment
+    except BaseException:
         writer.abandon()
         raise
     faults.reach("compaction-committed")
     metrics.compactions += 1
     return unused
+
+
+def _pieces(
+    run: list[Extent], files: dict[int, SegmentFile], pause: Callable[[], None]
+) -> Iterator[bytes]:
+    """Read a run of extents, checked, with little of it in memory at once."""
+    for extent in run:
+        file = files[extent.segment]
+        file.verify_header(extent)
+        for start in range(extent.start, extent.end, _PIECE):
+            if start > extent.start:
+                pause()
+            yield file.read(extent, start, min(start + _PIECE, extent.end))
 
 
 class Compactor:
@@ -124,12 +139,15 @@ class Compactor:
         catalog: Catalog,
         metrics: Metrics,
         forget: Callable[[list[int]], None],
+        stop: Callable[[OSError], object],
     ) -> None:
+        """Call `forget` with segments to delete, and `stop` where the catalog is in doubt."""
         self._loop = asyncio.get_running_loop()
         self._folder = folder
         self._catalog = catalog
         self._metrics = metrics
         self._forget = forget
+        self._stop = stop
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-compact")
         self._busy = False
         self._closing = Event()
@@ -152,6 +170,8 @@ class Compactor:
             unused = self._compact(segment)
         except CalledOff:
             pass
+        except SyncFailed as failure:
+            self._loop.call_soon_threadsafe(self._stop, failure)
         except OSError as failure:
             log.error("compaction failed, all stays as it is error=%s", failure)  # noqa: TRY400 - the error says it all
         except Exception:
@@ -171,13 +191,19 @@ class Compactor:
         pause = self._pause_for(0.0 if len(numbers) >= _HURRY_AT else _PAUSE)
         try:
             return compact(numbers, self._folder, segment, self._catalog, self._metrics, pause)
-        except (StoreError, FileNotFoundError) as error:
-            # A segment may have been dropped by a checkpoint meanwhile: that is no damage.
-            known = {number for number, _, _ in self._catalog.segments()}
-            if known.issuperset(numbers):
-                log.error("compaction skips damaged segments numbers=%s error=%s", numbers, error)  # noqa: TRY400 - the error says it all
-                self._damaged.update(numbers)
-            return []
+        except (StreamDamaged, NewerFormat) as error:
+            self._skip(error.file, error)
+        except FileNotFoundError as error:
+            self._skip(error.filename, error)
+        return []
+
+    def _skip(self, file: str, error: Exception) -> None:
+        """Leave a damaged segment alone from here on: the next round does without it."""
+        number = int(Path(file).stem)
+        # It may have been dropped by a checkpoint meanwhile: that is no damage.
+        if number in {known for known, _, _ in self._catalog.segments()}:
+            log.error("compaction skips a damaged segment number=%d error=%s", number, error)
+            self._damaged.add(number)
 
     def _pause_for(self, share: float) -> Callable[[], None]:
         """Make the pause between two steps: a multiple of the time that the last one took."""

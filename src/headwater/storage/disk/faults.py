@@ -1,14 +1,20 @@
 """Named points at which a test can end or fail the process: nothing happens unless it is asked for.
 
 `HEADWATER_FAULTS=journal-written:3` kills the process the third time it reaches that point;
-`HEADWATER_FAULTS=sync-fails:3` makes the third sync of the journal fail.
+`HEADWATER_FAULTS=sync-fails:3` makes the third sync of the journal fail, and so do
+`directory-sync-fails` and `catalog-sync-fails` with those of directories and of checkpoints.
+`HEADWATER_SYNCED=DIR` keeps a copy there of each file that was synced, as it was then: what a power
+cut would leave of it.
 """
 
 import os
+import shutil
 import signal
+from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "HEADWATER_FAULTS"
+SYNCED_VARIABLE: Final = "HEADWATER_SYNCED"
 
 KILL_POINTS: Final = (
     "journal-before-write",
@@ -21,6 +27,8 @@ KILL_POINTS: Final = (
     "journal-before-delete",
     "journal-deleted",
     "recovery-started",
+    "recovery-retired",
+    "recovery-cleaned",
     "recovery-replayed",
     "compaction-written",
     "compaction-committed",
@@ -34,6 +42,7 @@ def _parse(text: str) -> dict[str, int]:
 
 
 _armed: Final = _parse(os.environ.get(VARIABLE, ""))
+_copies: Final = os.environ.get(SYNCED_VARIABLE)
 
 
 def _due(name: str) -> bool:
@@ -53,3 +62,9 @@ def reach(point: str) -> None:
 def fails(point: str) -> bool:
     """Tell whether an operation is to be reported as failed."""
     return bool(_armed) and _due(point)
+
+
+def synced(path: Path) -> None:
+    """Keep a file as it is, now that it is synced, if that is asked for."""
+    if _copies:
+        shutil.copyfile(path, Path(_copies) / path.name)

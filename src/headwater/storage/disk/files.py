@@ -1,5 +1,6 @@
 """Small facts about files: syncing them, and the lock and the reserve of a data directory."""
 
+import errno
 import fcntl
 import os
 from contextlib import suppress
@@ -8,7 +9,11 @@ from time import sleep
 from typing import Final, Self
 
 from headwater.errors import StoreLocked
+from headwater.storage.disk import faults
+from headwater.storage.disk.syncing import SyncFailed
 
+NUMBER: Final = "[0-9]" * 16
+"""How files are numbered in their names, as a pattern."""
 _LOOK_SECONDS: Final = 0.1
 
 
@@ -17,17 +22,35 @@ def sync_directory(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+        if faults.fails("directory-sync-fails"):
+            raise OSError(errno.EIO, "injected")  # noqa: TRY301 - as the line above would
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror) from error
     finally:
         os.close(fd)
+
+
+def make_directory(folder: Path) -> None:
+    """Make a directory and those above it, where they are missing; their names are durable."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in made:
+        sync_directory(path.parent)
 
 
 def sync_file(path: Path) -> None:
     """Make what a file holds durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync(fd, path)
     finally:
         os.close(fd)
+
+
+def sync(fd: int, path: Path) -> None:
+    """Make what an open file holds durable."""
+    os.fsync(fd)
+    faults.synced(path)
 
 
 def free_bytes(place: Path | int) -> int:
@@ -69,7 +92,8 @@ class Reserve:
     def release(self) -> None:
         """Give the room to whoever needs it now."""
         self.held = False
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # then nobody gets the room, and is told so
+            self._path.unlink(missing_ok=True)
 
 
 class DirectoryLock:

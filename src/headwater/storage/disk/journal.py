@@ -15,6 +15,7 @@ off. If one does follow, the batch had been synced, and is damaged.
 """
 
 import errno
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,9 +27,12 @@ from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged
 from headwater.storage.disk import faults
-from headwater.storage.disk.files import free_bytes, sync_directory
-from headwater.storage.disk.records import MAX_LENGTH, MIN_LENGTH
+from headwater.storage.disk.files import NUMBER, free_bytes, sync, sync_directory
+from headwater.storage.disk.finding import whole_records
+from headwater.storage.disk.records import HEADER, MAX_LENGTH, MIN_LENGTH
 from headwater.storage.disk.syncing import SyncFailed
+
+log: Final = logging.getLogger("headwater.disk")
 
 VERSION: Final = 1
 _MAGIC: Final = b"HWJOURNL"
@@ -40,13 +44,17 @@ START: Final = 2 * _HEADER_COPY
 _BATCH_MAGIC: Final = b"BTCH"
 _BATCH: Final = Layout("<4sIQ")
 BATCH_HEADER: Final = _BATCH.size + _CRC.size
-RECORD_HEADER: Final = Layout("<II")
+_MAX_BATCH: Final = 2**32 - 1
 _MAX_VECTOR: Final = 512
 _COPY_BYTES: Final = 256 * 1024
 _FILL: Final = bytes(1 << 20)
 _FILL_SHARE: Final = 4
 """A file is filled only where there is room for so many."""
+_SPARES: Final = f"{NUMBER}.spare"
 _MAX_SPARES: Final = 2
+_SEARCHED: Final = 1 << 20
+"""So far behind a lost header a record is looked for: each start looks through what is left of an
+older file, and all of it takes more than a second."""
 NO_ROOM: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.EDQUOT})
 """Errors that more room would help against."""
 
@@ -57,8 +65,8 @@ def journal_path(folder: Path, number: int) -> Path:
 
 
 def journal_numbers(folder: Path) -> list[int]:
-    """List the journal files that there are, oldest first."""
-    return sorted(int(path.stem) for path in folder.glob("*.log"))
+    """List the journal files that there are, oldest first; files of others are left alone."""
+    return sorted(int(path.stem) for path in folder.glob(f"{NUMBER}.log"))
 
 
 def retire(folder: Path, before: int) -> None:
@@ -66,7 +74,7 @@ def retire(folder: Path, before: int) -> None:
     for number in journal_numbers(folder):
         if number < before:
             path = journal_path(folder, number)
-            if len(list(folder.glob("*.spare"))) < _MAX_SPARES:
+            if len(list(folder.glob(_SPARES))) < _MAX_SPARES:
                 path.rename(path.with_suffix(".spare"))
             else:
                 path.unlink()
@@ -74,7 +82,7 @@ def retire(folder: Path, before: int) -> None:
 
 def drop_spares(folder: Path) -> None:
     """Give back the room of the files that are kept to be written over."""
-    for spare in folder.glob("*.spare"):
+    for spare in folder.glob(_SPARES):
         spare.unlink(missing_ok=True)
 
 
@@ -101,7 +109,7 @@ class JournalWriter:
         self._has_header = False
         self.is_filled = False
         """Whether all blocks were written to before."""
-        spare = next(folder.glob("*.spare"), None)
+        spare = next(folder.glob(_SPARES), None)
         if spare is not None:
             spare.rename(self.path)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -125,10 +133,10 @@ class JournalWriter:
         header = _FILE_HEADER.pack(_MAGIC, VERSION, self._salt, self.number)
         os.pwrite(self.fd, 2 * (header + _CRC.pack(crc32(header))), 0)
         try:
-            os.fsync(self.fd)
-            sync_directory(self._folder)
+            sync(self.fd, self.path)
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from error
+        sync_directory(self._folder)
         self._has_header = True
 
     def _reserve(self, reserve: int, *, fill: bool) -> None:
@@ -155,7 +163,7 @@ class JournalWriter:
         if not self._has_header:
             self._write_header()
         seed = self._seed
-        pack = RECORD_HEADER.pack
+        pack = HEADER.pack
         vector: list[bytes] = [b""]
         total = 0
         for parts in records:
@@ -166,7 +174,9 @@ class JournalWriter:
                 crc = crc32(part, crc)
             vector.append(pack(length, crc))
             vector += parts
-            total += length + RECORD_HEADER.size
+            total += length + HEADER.size
+            if length >= MAX_LENGTH or total > _MAX_BATCH:
+                raise OSError(errno.EFBIG, "a batch that long could not be read again")
         header = _BATCH.pack(_BATCH_MAGIC, total, self._sequence)
         vector[0] = header + _CRC.pack(crc32(header, seed))
         total += BATCH_HEADER
@@ -208,11 +218,40 @@ def _write_all(fd: int, data: bytes | memoryview, position: int) -> None:
         rest = rest[written:]
 
 
+def make_durable(path: Path, end: int) -> None:
+    """Make what was read of a file durable, up to its end.
+
+    It may never have been synced; and where a sync has failed, the system may take for written
+    what never reached the disk, so that another sync would do nothing. So the bytes are written
+    over themselves, which takes no room and leaves nothing torn that was not so before.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        try:
+            for position in range(0, end, len(_FILL)):
+                piece = os.pread(fd, min(len(_FILL), end - position), position)
+                _write_all(fd, piece, position)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            # Some file systems never write in place. A full one can still be read.
+            log.warning("no room to write the journal anew, it is only synced file=%s", path)
+        if faults.fails("recovery-sync-fails"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(fd, path)
+    finally:
+        os.close(fd)
+
+
 class Entry(NamedTuple):
     """A record where it stands in a journal file."""
 
     position: int
     body: bytes
+
+    @property
+    def end(self) -> int:
+        return self.position + HEADER.size + len(self.body)
 
 
 class Damage(NamedTuple):
@@ -297,8 +336,12 @@ def read_journal(path: Path) -> Iterator[Entry | Damage]:
             if length is None:
                 following = _next_batch(fd, position + 1, size, seed, sequence)
                 if following is None:
-                    return  # zeros, what is left of an older file, or a header that was torn
-                yield Damage(position, following[0], torn=False)
+                    # Zeros, or what is left of an older file, unless a record of this one is there.
+                    rest = _rest(fd, position, size)
+                    if any(True for _ in whole_records(rest, seed, until=_SEARCHED)):
+                        yield Damage(position, size, torn=True)
+                    return
+                yield from _salvaged(_read(fd, position, following[0]), position, seed)
                 position, sequence = following
                 continue
             position += BATCH_HEADER
@@ -307,29 +350,67 @@ def read_journal(path: Path) -> Iterator[Entry | Damage]:
             sequence += 1
 
 
+def salvage(path: Path, damage: Damage) -> Iterator[Entry | Damage]:
+    """Read a damaged part of a file: the whole records in it, and what is between them."""
+    seed = seed_of(path)
+    if seed is None:
+        yield damage
+        return
+    with path.open("rb") as file:
+        part = _read(file.fileno(), damage.position, damage.end)
+    yield from _salvaged(part, damage.position, seed)
+
+
+def _salvaged(part: bytes, position: int, seed: int) -> Iterator[Entry | Damage]:
+    at = 0
+    for start, body in whole_records(part, seed):
+        entry = Entry(position + start, body)
+        if start > at:
+            yield Damage(position + at, entry.position, torn=False)
+        yield entry
+        at = entry.end - position
+    if at < len(part):
+        yield Damage(position + at, position + len(part), torn=False)
+
+
 def _records(
     fd: int, position: int, end: int, size: int, seed: int, sequence: int
 ) -> Iterator[Entry | Damage]:
     """Read the records of one batch."""
-    start = position
-    found: list[Entry | Damage] = []
-    damaged = False
-    batch = os.pread(fd, end - start, start)
-    while position < end:
-        length, body = _record_in(batch, position - start, end - start, seed)
-        upto = position + RECORD_HEADER.size + length
-        if body is not None:
-            found.append(Entry(position, body))
-        else:
-            damaged = True
-            # Where the length can't be right either, the rest of the batch is lost with it.
-            upto = upto if length else end
-            found.append(Damage(position, upto, torn=False))
-        position = upto
-    if damaged and _next_batch(fd, start, size, seed, sequence + 1) is None:
-        yield Damage(start - BATCH_HEADER, size, torn=True)
-    else:
+    batch = _read(fd, position, end)
+    found: list[Entry] = []
+    at = 0
+    while at < end - position:
+        body = _record_in(batch, at, seed)
+        if body is None:
+            break
+        found.append(Entry(position + at, body))
+        at += HEADER.size + len(body)
+    if at == end - position:
         yield from found
+    elif _next_batch(fd, position, size, seed, sequence + 1) is None:
+        yield Damage(position - BATCH_HEADER, size, torn=True)
+    else:
+        # How long a damaged record is can't be known: its length may be what is damaged.
+        yield from found
+        yield from _salvaged(batch[at:], position + at, seed)
+
+
+def _read(fd: int, position: int, end: int) -> bytes:
+    """Read a part of a file, or less of it at the file's end; one call gives 2 GiB at most."""
+    pieces = []
+    while position < end and (piece := os.pread(fd, end - position, position)):
+        pieces.append(piece)
+        position += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _rest(fd: int, position: int, size: int) -> bytes:
+    """Read a file to its end, without the zeros that it was filled with."""
+    pieces = [_read(fd, at, min(at + len(_FILL), size)) for at in range(position, size, len(_FILL))]
+    while pieces and pieces[-1] == _FILL[: len(pieces[-1])]:
+        pieces.pop()
+    return b"".join(pieces)
 
 
 def _batch_at(fd: int, position: int, seed: int, least: int) -> int | None:
@@ -360,13 +441,13 @@ def _next_batch(fd: int, position: int, size: int, seed: int, least: int) -> tup
     return None
 
 
-def _record_in(batch: bytes, at: int, end: int, seed: int) -> tuple[int, bytes | None]:
-    """Give a record's length, 0 where it can't be right, and its body where that is whole."""
-    first = at + RECORD_HEADER.size
+def _record_in(batch: bytes, at: int, seed: int) -> bytes | None:
+    """Give the body of the record that begins here, if it is whole."""
+    first = at + HEADER.size
     if first > len(batch):
-        return 0, None
-    length, crc = RECORD_HEADER.unpack_from(batch, at)
-    if not MIN_LENGTH <= length <= min(MAX_LENGTH, end - first):
-        return 0, None
+        return None
+    length, crc = HEADER.unpack_from(batch, at)
+    if not MIN_LENGTH <= length < MAX_LENGTH:
+        return None
     body = batch[first : first + length]
-    return length, body if len(body) == length and crc32(body, seed) == crc else None
+    return body if len(body) == length and crc32(body, seed) == crc else None

@@ -8,7 +8,7 @@ deleted.
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -48,8 +48,11 @@ class Mender:
         folder: Path,
         number: int,
         held: ExitStack,
+        told: Callable[[int], None],
     ) -> None:
+        """Tell `told` of each number of bytes that was read."""
         self._db = db
+        self._told = told
         self._files = files
         self._folder = folder
         self._number = number
@@ -116,6 +119,7 @@ class Mender:
             at = best.extent.end
 
     def _whole(self, extent: Extent) -> int:
+        self._told(extent.length)
         return self._files[extent.segment].whole_length(extent)
 
     def _kept(self, extent: Extent, length: int) -> Extent:
@@ -212,18 +216,38 @@ class Mender:
                 put_streams(self._db, [row._replace(source=0, origin=None, inherited=None)])
 
     def _rebase(self) -> None:
-        """A stream of its own begins at byte 0; one that does not is written anew."""
-        for row in all_streams(self._db):
-            if row.source or not row.start:
+        """A stream of its own begins at byte 0; one that does not is written anew, with its forks.
+
+        All their bytes move, so all of them get new numbers.
+        """
+        moved: dict[int, tuple[int, Lineage]] = {}
+        for row in all_streams(self._db):  # sources before their forks
+            if row.source in moved:
+                shift, source = moved[row.source]
+                self.dropped.append(
+                    f"Bytes 0 to {shift}{whose(row.id, row.path)} are dropped: they came from "
+                    f"stream {row.source}, which has lost them."
+                )
+            elif not row.source and row.start:
+                shift, source = row.start, None
+            else:
                 continue
             number = self._next_number()
+            lineage = Lineage(number) if source is None else source.fork(row.start - shift, number)
+            moved[row.id] = shift, lineage
             for extent in self._listed(row.id):
-                data = self._read(extent)
-                self._list(self._write(number, extent.start - row.start, data))
+                self._list(self._write(number, extent.start - shift, self._read(extent)))
             self._remove(row.id)
-            put_streams(self._db, [row._replace(id=number, start=0, end=row.end - row.start)])
+            anew = row._replace(
+                id=number,
+                start=row.start - shift,
+                end=row.end - shift,
+                source=0 if source is None else source.own,
+                origin=None,
+                inherited=dump(lineage.inherited or None),
+            )
+            put_streams(self._db, [anew])
             self._db.execute("UPDATE producers SET stream = ? WHERE stream = ?", (number, row.id))
-            self._db.execute("UPDATE streams SET source = ? WHERE source = ?", (0, row.id))
             self._cut.discard(row.id)
 
     def _remove(self, stream: int) -> None:

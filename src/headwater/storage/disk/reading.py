@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, cast
 
-from headwater.errors import StoreDamaged, StreamDamaged
+from headwater.errors import StreamDamaged
 from headwater.protocol.framing import Buffer
 from headwater.protocol.offsets import Now, Offset
 from headwater.protocol.refusals import PositionRefusal
@@ -110,8 +110,6 @@ class StoredBytes:
                 continue
             try:
                 file = self._files.get(extent.segment)
-            except StoreDamaged as damage:
-                raise StreamDamaged(damage.file, damage.position, stream.number) from damage
             except FileNotFoundError as missing:
                 raise StreamDamaged(missing.filename, 0, stream.number) from missing
             upto = min(end, extent.end)

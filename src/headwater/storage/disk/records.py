@@ -1,8 +1,8 @@
 """Records of the journal: what one request changed, all of it or nothing.
 
-    kind u8 | stream u64 | payload
+    length u32 | crc u32 | kind u8 | stream u64 | payload
 
-All numbers are little-endian; the journal puts length and checksum before each record. Payloads:
+All numbers are little-endian; the journal adds length and checksum, which is its own. Payloads:
 
     CREATE   meta length u32 | meta (msgpack) | first bytes
     APPEND   start u64 | time f64 | extras length u32 | extras (msgpack) | bytes
@@ -24,12 +24,14 @@ APPEND: Final = 2
 DELETE: Final = 3
 KEEP: Final = 4
 
+HEADER: Final = Layout("<II")
 _PREFIX: Final = Layout("<BQ")
 _APPEND: Final = Layout("<BQQdI")
 _META: Final = Layout("<BQI")
 _DELETE: Final = Layout("<BQd")
 MIN_LENGTH: Final = _PREFIX.size
 MAX_LENGTH: Final = 2**31
+"""A record is shorter than this."""
 _SPLIT_BYTES: Final = 8 * 1024
 
 

@@ -3,10 +3,13 @@
 A write that never finished leaves a torn batch behind the last whole one, with nothing whole after
 it: it was never acknowledged, and is cut off. Anything else that is not a record is damage, and the
 store does not start over it.
+
+What is replayed may be in the system's memory only: the process before may have died before it was
+synced. It is made durable before anyone sees it (docs/decisions/0047).
 """
 
 import logging
-import os
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -14,13 +17,14 @@ from typing import Final
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.files import sync, sync_directory
 from headwater.storage.disk.journal import (
     Damage,
     check_header,
     journal_numbers,
     journal_path,
+    make_durable,
     never_used,
-    read_journal,
     retire,
 )
 from headwater.storage.disk.metrics import Metrics
@@ -34,6 +38,9 @@ from headwater.storage.disk.records import (
     decode,
 )
 from headwater.storage.disk.registry import Registry
+from headwater.storage.disk.scanning import Torn, read_journals
+from headwater.storage.disk.segments import START as SEGMENT_START
+from headwater.storage.disk.segments import check_header as check_segment_header
 from headwater.storage.disk.segments import segment_numbers, segment_path
 from headwater.storage.disk.streams import DiskStream
 
@@ -41,40 +48,40 @@ log: Final = logging.getLogger("headwater.disk")
 
 
 def recover(
-    journals: Path, segments: Path, catalog: Catalog, registry: Registry, metrics: Metrics
+    journals: Path,
+    segments: Path,
+    catalog: Catalog,
+    registry: Registry,
+    metrics: Metrics,
+    *,
+    durable: bool,
 ) -> int:
     """Bring the registry to the last acknowledged state; gives the number for a new journal."""
     faults.reach("recovery-started")
     started = perf_counter()
     first = int(catalog.meta("journal_from"))
-    numbers = journal_numbers(journals)
-    retire(journals, first)  # a checkpoint may have saved them, and died before it could
-    numbers = [number for number in numbers if number >= first]
+    numbers = [number for number in journal_numbers(journals) if number >= first]
     _check_complete(journals, numbers, first, registry)
-    replay = Replay(registry)
     files = [journal_path(journals, number) for number in numbers]
-    for index, path in enumerate(files):
-        if never_used(path):
-            continue
-        check_header(path)
-        for item in read_journal(path):
-            if isinstance(item, Damage):
-                if not item.torn or any(map(_has_records, files[index + 1 :])):
-                    reason = "a record there does not hold what its checksum says"
-                    raise StoreDamaged(str(path), item.position, reason)
-                _cut(path, item.position)
-                log.warning("cut off a torn batch file=%s position=%d", path, item.position)
-                continue
-            try:
-                replay.apply(decode(item.body))
-            except DamagedRecord as error:
-                raise StoreDamaged(str(path), item.position, str(error)) from error
-    replay.finish()
-    _delete_orphans(segments, catalog)
+    known = {number for number, _, _ in catalog.segments()}
+    _refuse_newer(segments, known)
+    replay = Replay(registry)
+    ends = _replay(files, replay)
+    if durable and ends:
+        for path, end in ends.items():
+            make_durable(path, end)
+        sync_directory(journals)
+    try:
+        retire(journals, first)  # a checkpoint may have saved them, and died before it could
+    except OSError as error:
+        log.warning("journal files that are not needed stay for now error=%s", error)
+    faults.reach("recovery-retired")
+    _delete_orphans(segments, known)
+    faults.reach("recovery-cleaned")
     # Files at the end that hold nothing were made ready and never needed. The first of them stays
     # and is written over: a start that finds no file at all would take it for lost.
     number = first + len(files)
-    while number > first and not _has_records(journal_path(journals, number - 1)):
+    while number > first and journal_path(journals, number - 1) not in ends:
         number -= 1
         journal_path(journals, number + 1).unlink(missing_ok=True)
     faults.reach("recovery-replayed")
@@ -83,6 +90,29 @@ def recover(
     if replay.records:
         log.info("recovered records=%d seconds=%.3f", replay.records, metrics.recovery_seconds)
     return number
+
+
+def _replay(files: list[Path], replay: "Replay") -> dict[Path, int]:
+    """Apply what journal files hold; gives where the last record of each ends."""
+    ends: dict[Path, int] = {}
+    used = [path for path in files if not never_used(path)]
+    for path in used:
+        check_header(path)
+    for path, item in read_journals(used):
+        if isinstance(item, Damage):
+            reason = "a record there does not hold what its checksum says"
+            raise StoreDamaged(str(path), item.position, reason)
+        if isinstance(item, Torn):
+            _cut(path, item.position)
+            log.warning("cut off a torn batch file=%s position=%d", path, item.position)
+            continue
+        try:
+            replay.apply(decode(item.body))
+        except DamagedRecord as error:
+            raise StoreDamaged(str(path), item.position, str(error)) from error
+        ends[path] = item.end
+    replay.finish()
+    return ends
 
 
 def _check_complete(journals: Path, numbers: list[int], first: int, registry: Registry) -> None:
@@ -98,19 +128,25 @@ def _cut(path: Path, position: int) -> None:
     """Cut a file for good: a torn batch must not come back when later files have records."""
     with path.open("rb+") as file:
         file.truncate(position)
-        os.fsync(file.fileno())
+        sync(file.fileno(), path)
 
 
-def _has_records(path: Path) -> bool:
-    return not never_used(path) and any(not isinstance(item, Damage) for item in read_journal(path))
+def _refuse_newer(segments: Path, known: set[int]) -> None:
+    """Refuse segments of a newer version; one that can't be read stops no start."""
+    for number in known:
+        path = segment_path(segments, number)
+        with suppress(StoreDamaged, OSError), path.open("rb") as file:
+            check_segment_header(path, file.read(SEGMENT_START))
 
 
-def _delete_orphans(segments: Path, catalog: Catalog) -> None:
+def _delete_orphans(segments: Path, known: set[int]) -> None:
     """Delete segments that a checkpoint wrote, or no longer needed, when the process died."""
-    known = {number for number, _, _ in catalog.segments()}
     for number in segment_numbers(segments):
         if number not in known:
-            segment_path(segments, number).unlink()
+            try:
+                segment_path(segments, number).unlink()
+            except OSError as error:
+                log.warning("a segment that is not needed stays for now error=%s", error)
 
 
 class Replay:

@@ -81,7 +81,7 @@ def prepare(folder: Path, progress: Progress = no_progress) -> Iterator[Repair]:
         shutil.rmtree(work, ignore_errors=True)
         try:
             with take_view(folder, work / "old", live=False) as view, ExitStack() as held:
-                _Making(repair, view, work / "new", held).run()
+                _Making(repair, view, work / "new", held, progress).run()
             yield repair
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -90,8 +90,11 @@ def prepare(folder: Path, progress: Progress = no_progress) -> Iterator[Repair]:
 class _Making:
     """Makes the repaired state in a folder of its own."""
 
-    def __init__(self, repair: Repair, view: View, made: Path, held: ExitStack) -> None:
+    def __init__(
+        self, repair: Repair, view: View, made: Path, held: ExitStack, progress: Progress
+    ) -> None:
         self._repair = repair
+        self._progress = progress
         self._report = repair.report
         self._view = view
         self._made = made
@@ -101,6 +104,10 @@ class _Making:
         self._numbers = segment_numbers(view.folder / "segments")
         self._files = open_segments(view.folder, self._numbers, held)
         self._held = held
+        self._done = 0
+        self._total = sum(file.size for file in self._files.values()) + sum(
+            path.stat().st_size for path in view.journals
+        )
         self._rebuilt = self._report.catalog_damaged
         self._behind = self._rebuilt or self._report.journals_missing
         """The catalog may lack what segments have."""
@@ -110,7 +117,7 @@ class _Making:
         segment = max([*self._numbers, *self._view.missing_segments, 0]) + 1
         with closing(sqlite3.connect(self._made / catalog.FILE, isolation_level=None)) as db:
             db.execute("BEGIN")
-            mender = Mender(db, self._files, self._made, segment + 1, self._held)
+            mender = Mender(db, self._files, self._made, segment + 1, self._held, self._told)
             found = self._adopt(db, mender, next_epoch, complete=complete) if self._behind else {}
             db.execute("COMMIT")
             replay = self._replay(found, segment)
@@ -131,6 +138,10 @@ class _Making:
         self._verify(needed)
         self._repair._made = self._made
 
+    def _told(self, count: int) -> None:
+        self._done += count
+        self._progress(min(self._done, self._total), self._total)
+
     def _copy_catalog(self) -> tuple[int, bool]:
         """Begin with the catalog as it is, or with what can be read of it."""
         old = self._view.catalog
@@ -147,9 +158,11 @@ class _Making:
         self, db: sqlite3.Connection, mender: Mender, next_epoch: int, *, complete: bool
     ) -> dict[int, Found]:
         """List what segments hold, also where the catalog knew nothing of it."""
-        known = set()
+        known: set[int] = set()
+        sources: set[int] = set()
         for row in all_streams(db):
             known.add(row.id)
+            sources.add(row.source)
             end = mender.mend(row.id, row.start, None, row.content_type)
             if end < row.end:
                 mender.cut(row.id)
@@ -159,7 +172,7 @@ class _Making:
             put_streams(db, [row._replace(end=end)])
         found = {}
         for number in sorted(mender.streams_in_segments() - known):
-            if complete and number < next_epoch:
+            if complete and number < next_epoch and number not in sources:
                 continue  # it had been deleted
             start = mender.first_byte(number)
             end = mender.mend(number, start, None, "application/octet-stream")
@@ -178,7 +191,7 @@ class _Making:
             following = max([*numbers, first]) + 1
             registry = Registry(store, int(store.meta("next_epoch")))
             replay = SalvagingReplay(registry, found, time.time())
-            replay.run(view.journals, lambda _: None)
+            replay.run(view.journals, self._told)
             snapshot = checkpoint.take(registry, following)
             checkpoint.write(snapshot, self._segments, segment, store, Metrics())
             if metrics is not None:
@@ -194,7 +207,7 @@ class _Making:
             target = segment_path(self._segments, number)
             if not target.exists():
                 _link(segment_path(self._view.folder / "segments", number), target)
-        left = check(self._made, live=False).damages
+        left = check(self._made, self._progress, live=False).damages
         if left:
             raise StoreError(
                 f"The repair would leave damage behind, so nothing was changed: {left[0]}. "

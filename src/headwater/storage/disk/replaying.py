@@ -27,9 +27,8 @@ from headwater.storage.disk.records import (
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.scanning import (
     Torn,
+    owners,
     read_journals,
-    records_within,
-    supposed_stream,
 )
 from headwater.storage.disk.streams import DiskStream
 
@@ -88,17 +87,23 @@ class SalvagingReplay:
             yield path
 
     def _damage(self, path: Path, damage: Damage) -> None:
-        name = f"journal/{path.name}"
-        number = supposed_stream(path, damage)
-        stream = None if number is None else self._registry.numbered(number)
-        self.dropped.append(
-            f"{name}, bytes {damage.position} to {damage.end}: what does not hold its checksum is "
-            f"dropped{whose(number, None if stream is None else stream.path)}."
+        """Drop a place that holds no record, and say whose it was as far as that can be known."""
+        known, complete = owners(path, damage)
+        named = []
+        for number in dict.fromkeys(known):
+            stream = self._registry.numbered(number)
+            if stream is None:
+                complete = complete and number in self._found
+            else:
+                self.holed.add(number)
+            named.append(whose(number, None if stream is None else stream.path))
+        line = (
+            f"journal/{path.name}, bytes {damage.position} to {damage.end}: what does not hold its "
+            f"checksum is dropped{','.join(named)}."
         )
-        if stream is not None:
-            self.holed.add(stream.number)
-        for entry in records_within(path, damage):
-            self._record(f"{name}, byte {entry.position}", entry.body)
+        if not complete:
+            line += " It can't be known whether more streams have lost something there."
+        self.dropped.append(line)
 
     def _record(self, name: str, body: bytes) -> None:
         try:

@@ -6,6 +6,7 @@
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -23,6 +24,7 @@ from headwater.storage.disk.journal import NO_ROOM, JournalWriter, drop_spares, 
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers, segment_path
+from headwater.storage.disk.syncing import SyncFailed
 
 log: Final = logging.getLogger("headwater.disk")
 
@@ -77,19 +79,26 @@ class Saver:
         self._next_journal: JournalWriter | None = None
         self._preparing: asyncio.Future[JournalWriter] | None = None
         self._saving: asyncio.Future[None] | None = None
+        self._owed: checkpoint.Snapshot | None = None
+        """What could not be saved, to be tried again: the journal was turned for it already."""
+        self._undeleted: set[int] = set()
+        """Segments that nobody needs, and that could not be deleted."""
         self._wanted = False
         self._fills = True
         """Whether journal files can be filled: there may be no room for it."""
         self._failed_at = float("-inf")
+        self._trouble: StoreUnwritable | None = None
+        """Why nothing can be saved at present."""
         self._saved_at = float("-inf")
         """When something was saved for readers, last."""
-        self._compactor = Compactor(segments, catalog, metrics, self._forget)
+        stop = partial(commits.stop, "compaction failed")
+        self._compactor = Compactor(segments, catalog, metrics, self._forget, stop)
         self._closing = False
         self._evicting = False
         self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
         self._reserve = reserve
         self.stuck: StoreUnwritable | None = None if reserve.held else _NO_RESERVE
-        """Set while memory is full because a checkpoint failed, or the disk is so full that there
+        """Set while memory is full because nothing can be saved, or the disk is so full that there
         is no reserve: nothing more is taken in but deletions."""
 
     async def close(self) -> None:
@@ -101,6 +110,7 @@ class Saver:
             await self._saving
         if self._preparing is not None:
             await asyncio.wait([self._preparing])
+        self._give_back()
         if self._unsaved():
             self._begin()
             if self._saving is not None:
@@ -128,13 +138,18 @@ class Saver:
             self._begin()
         elif written >= full // 2:
             self._prepare(fill=True)
-        # A checkpoint may not even have begun, for want of a file to turn to.
-        self._commits.held = registry.tail_bytes >= options.memory_budget and (
-            self._saving is not None or self._preparing is not None
-        )
+        if registry.tail_bytes >= options.memory_budget:
+            # A checkpoint may not even have begun, for want of a file to turn to.
+            self._commits.held = self._saving is not None or self._preparing is not None
+            if not self._commits.held:
+                self.stuck = self._trouble or self.stuck
+        else:
+            self._commits.held = False
 
     def is_still_stuck(self) -> bool:
         """Look for room, or try another checkpoint, before anything more is taken in."""
+        if self._commits.failure is not None:
+            return False  # the next batch says that neither would help
         if self._commits.idle and self._saving is None:
             # Neither a deletion nor a checkpoint is using the room that the reserve gave up.
             if self.stuck is _NO_RESERVE and self._reserve.hold():
@@ -160,27 +175,48 @@ class Saver:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._options.checkpoint_seconds, self._tick)
-        if self._unsaved() and self._commits.idle:
-            self._begin()
+        if self._unsaved():
+            self._wanted = True  # a busy store has no other time for it than between two batches
+            if self._commits.between_batches:
+                self._begin()
 
     def _unsaved(self) -> bool:
         registry = self._registry
-        return bool(registry.dirty or registry.removed or registry.documents.unsaved)
+        unsaved = registry.dirty or registry.removed or registry.documents.unsaved
+        return bool(unsaved) or self._owed is not None
 
     def _begin(self) -> None:
         """Turn to a new journal file, and save what the older ones hold."""
-        if self._saving is not None or self._commits.failure is not None:
+        if self._saving is not None or self._commits.failure is not None or not self._may_try():
             return
-        if not self._closing and perf_counter() - self._failed_at < _RETRY_SECONDS:
-            return
-        if not self._commits.journal.is_empty and not self._turn():
-            return
+        snapshot = self._owed
+        if snapshot is None or self._would_free_room():
+            if not self._commits.journal.is_empty and not self._turn():
+                return
+            self._give_back()
+            snapshot = checkpoint.take(self._registry, self._commits.journal.number)
+        self._owed = None
         self._wanted = False
-        snapshot = checkpoint.take(self._registry, self._commits.journal.number)
         segment = self._next_segment
         self._next_segment += 2  # one for the checkpoint, one for the compaction behind it
         self._saving = self._loop.create_future()
         self._worker.submit(self._save, snapshot, segment)
+
+    def _may_try(self) -> bool:
+        return self._closing or perf_counter() - self._failed_at >= _RETRY_SECONDS
+
+    def _would_free_room(self) -> bool:
+        """Tell whether what was deleted since may be what a checkpoint lacks the room for.
+
+        Otherwise what is owed is tried again as it is: each turn leaves one more journal file.
+        """
+        return bool(self._registry.removed) and self._trouble is not None and self._trouble.full
+
+    def _give_back(self) -> None:
+        """Have the next checkpoint save what is owed, with all that came since."""
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            checkpoint.failed(owed, self._registry)
 
     def _turn(self) -> bool:
         """Turn to a new journal file, so that the older ones hold just what is to be saved."""
@@ -207,12 +243,20 @@ class Saver:
         error: Exception | None = None
         try:
             unused = self._write(snapshot, segment)
-            faults.reach("journal-before-delete")
-            retire(self._journals, snapshot.journal_from)
-            faults.reach("journal-deleted")
         except Exception as failure:  # noqa: BLE001 - told to the loop
             error = failure
+        else:
+            self._retire(snapshot.journal_from)
         self._loop.call_soon_threadsafe(self._saved, snapshot, segment, unused, error)
+
+    def _retire(self, before: int) -> None:
+        """Let go of journal files: those that can't go now are tried with the next checkpoint's."""
+        faults.reach("journal-before-delete")
+        try:
+            retire(self._journals, before)
+        except OSError as error:
+            log.error("journal files that are not needed stay for now error=%s", error)  # noqa: TRY400 - the error says it all
+        faults.reach("journal-deleted")
 
     def _write(self, snapshot: checkpoint.Snapshot, segment: int) -> list[int]:
         save = partial(
@@ -234,31 +278,54 @@ class Saver:
         unused: list[int],
         error: Exception | None,
     ) -> None:
-        if error is None:
-            checkpoint.succeeded(snapshot, self._registry, self._catalog)
-            self._metrics.checkpoints += 1
-            self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
-            self._forget(unused)
-            self._registry.evict(self._options.max_loaded_streams)
-            self.stuck = None if self._hold_reserve() else _NO_RESERVE
-            self._compactor.begin(segment + 1)
-        else:
-            log.error("checkpoint failed, the journal keeps everything error=%s", error)
-            checkpoint.failed(snapshot, self._registry)
-            self._failed_at = perf_counter()
-            if self._registry.tail_bytes >= self._options.memory_budget:
-                self.stuck = StoreUnwritable(f"a checkpoint failed: {error}", full=True)
-            elif not self._reserve.held:
-                self.stuck = _NO_RESERVE
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving.set_result(None)
-        self._commits.release()
+        try:
+            if error is None:
+                self._succeeded(snapshot, segment, unused)
+            else:
+                self._failed(snapshot, error)
+        except Exception as failure:  # noqa: BLE001 - what is in memory is not known any more
+            self._commits.stop("what was saved can't be let go of", failure)
+        finally:
+            saving, self._saving = self._saving, None
+            if saving is not None:
+                saving.set_result(None)
+            self._commits.release()
+
+    def _succeeded(self, snapshot: checkpoint.Snapshot, segment: int, unused: list[int]) -> None:
+        checkpoint.succeeded(snapshot, self._registry, self._catalog)
+        self._metrics.checkpoints += 1
+        self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
+        self._trouble = None
+        self._forget([*unused, *self._undeleted])
+        self._registry.evict(self._options.max_loaded_streams)
+        self.stuck = None if self._hold_reserve() else _NO_RESERVE
+        self._compactor.begin(segment + 1)
+
+    def _failed(self, snapshot: checkpoint.Snapshot, error: Exception) -> None:
+        self._owed = snapshot
+        if self._closing:
+            self._give_back()
+        if isinstance(error, SyncFailed):
+            self._commits.stop("checkpoint failed", error)
+            return
+        log.error("checkpoint failed, the journal keeps everything error=%s", error)
+        self._try_later(f"a checkpoint failed: {error}", error)
+        if self.stuck is None and not self._reserve.held:
+            self.stuck = _NO_RESERVE
+
+    def _try_later(self, reason: str, error: BaseException) -> None:
+        """Pause, and take in no more than the budget until it has worked."""
+        self._failed_at = perf_counter()
+        full = isinstance(error, OSError) and error.errno in NO_ROOM
+        self._trouble = StoreUnwritable(reason, full=full)
+        if self._registry.tail_bytes >= self._options.memory_budget:
+            self.stuck = self._trouble
 
     def _hold_reserve(self) -> bool:
         if self._reserve.held or self._reserve.hold():
             return True
-        drop_spares(self._journals)
+        with suppress(OSError):  # then there is less room, which is looked at next
+            drop_spares(self._journals)
         return self._reserve.hold()
 
     def evict_soon(self) -> None:
@@ -272,10 +339,19 @@ class Saver:
         self._registry.evict(self._options.max_loaded_streams)
 
     def _forget(self, segments: list[int]) -> None:
-        """Delete segments: from here on nobody on the loop can look them up any more."""
+        """Delete segments: from here on nobody on the loop can look them up any more.
+
+        One that can't be deleted is tried again behind the next checkpoint, and at a start.
+        """
         self._files.forget(segments)
         for number in segments:
-            segment_path(self._segments, number).unlink(missing_ok=True)
+            try:
+                segment_path(self._segments, number).unlink(missing_ok=True)
+            except OSError as error:
+                log.error("a segment that is not needed stays for now error=%s", error)  # noqa: TRY400 - the error says it all
+                self._undeleted.add(number)
+            else:
+                self._undeleted.discard(number)
 
     def _new_journal(self, *, fill: bool) -> JournalWriter:
         number = self._commits.journal.number + 1
@@ -284,6 +360,8 @@ class Saver:
     def _prepare(self, *, fill: bool) -> None:
         """Have the next journal file made ready beside the loop."""
         if self._next_journal is None and self._preparing is None and not self._closing:
+            if not self._may_try():
+                return
             make = partial(self._new_journal, fill=fill)
             self._preparing = self._loop.run_in_executor(self._worker, make)
             self._preparing.add_done_callback(partial(self._prepared, fill))
@@ -291,8 +369,12 @@ class Saver:
     def _prepared(self, fill: bool, preparing: "asyncio.Future[JournalWriter]") -> None:
         self._preparing = None
         error = preparing.exception()
-        if error is not None:
+        if isinstance(error, SyncFailed):
+            # Its name may never get to the disk, whatever a second attempt says.
+            self._commits.stop("the next journal file was not synced", error)
+        elif error is not None:
             log.error("no next journal file error=%s", error)
+            self._try_later(f"there is no next journal file: {error}", error)
         else:
             self._next_journal = preparing.result()
             if fill:

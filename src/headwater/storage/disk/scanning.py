@@ -1,12 +1,10 @@
-"""Finding what is whole in files that are damaged.
+"""Reading files that may be damaged: journal files in a row, and segments.
 
-Records of a journal are found by their checksums, which start from the file's salt: what only
-looks like a record, in the data of an append or in what is left of an older file, is not taken for
-one. Extents of a segment are found by their own headers, and checked block by block.
+Whether a batch that is not whole was ever acknowledged is told by the files behind its own. Extents
+of a segment are found by their own headers, and checked block by block.
 """
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,22 +15,28 @@ from headwater.errors import StoreDamaged
 from headwater.storage.disk import segments
 from headwater.storage.disk.journal import (
     BATCH_HEADER,
-    RECORD_HEADER,
     Damage,
     Entry,
     never_used,
     read_journal,
-    seed_of,
+    salvage,
 )
-from headwater.storage.disk.records import APPEND, CREATE, DELETE, MIN_LENGTH, stream_of
+from headwater.storage.disk.records import (
+    APPEND,
+    CREATE,
+    DELETE,
+    HEADER,
+    KEEP,
+    MIN_LENGTH,
+    stream_of,
+)
 from headwater.storage.disk.segments import BLOCK, EXTENT_HEADER, Extent, parse_extent_header
 
 _WINDOW: Final = 1 << 20
 _SUM: Final = 4
 _BATCH_MARK: Final = b"BTCH"
 _EXTENT_MARK: Final = b"EXTN"
-# length below 2^31, any checksum, a small kind, and a stream number below 2^56
-_PLAUSIBLE: Final = re.compile(rb"(?=...[\x00-\x7f]....[\x01-\x1f].......\x00)", re.DOTALL)
+_KINDS: Final = (CREATE, APPEND, DELETE, KEEP)
 
 
 # Journals
@@ -54,6 +58,8 @@ def read_journals(files: list[Path]) -> Iterator[tuple[Path, Entry | Damage | To
                 and not any(map(has_records, files[index + 1 :]))
             ):
                 yield path, Torn(item.position)
+            elif isinstance(item, Damage) and item.torn:
+                yield from ((path, part) for part in salvage(path, item))
             else:
                 yield path, item
 
@@ -63,32 +69,31 @@ def has_records(path: Path) -> bool:
     return not never_used(path) and any(isinstance(item, Entry) for item in read_journal(path))
 
 
-def records_within(path: Path, damage: Damage) -> Iterator[Entry]:
-    """Find the whole records that lie within a damaged part of a journal file."""
-    seed = seed_of(path)
-    if seed is None:
-        return
-    with path.open("rb") as file:
-        part = os.pread(file.fileno(), damage.end - damage.position, damage.position)
-    match = _PLAUSIBLE.search(part)
-    while match is not None:
-        at = match.start()
-        length, crc = RECORD_HEADER.unpack_from(part, at)
-        body = part[at + RECORD_HEADER.size : at + RECORD_HEADER.size + length]
-        if MIN_LENGTH <= length == len(body) and crc32(body, seed) == crc:
-            yield Entry(damage.position + at, body)
-            at += RECORD_HEADER.size + length - 1
-        match = _PLAUSIBLE.search(part, at + 1)
+class Owners(NamedTuple):
+    """Whose the records in a damaged place were, by their own headers, which may be damaged too."""
+
+    streams: list[int]
+    complete: bool
+    """The headers account for all of the place."""
 
 
-def supposed_stream(path: Path, damage: Damage) -> int | None:
-    """Read which stream a damaged record was about; that very number may be what is damaged."""
+def owners(path: Path, damage: Damage) -> Owners:
+    """Go from header to header through a damaged place, as far as their lengths lead."""
+    found: list[int] = []
+    at = damage.position
     with path.open("rb") as file:
-        head = os.pread(file.fileno(), BATCH_HEADER, damage.position)
-        if head.startswith(_BATCH_MARK) or len(head) < RECORD_HEADER.size + MIN_LENGTH:
-            return None
-    prefix = head[RECORD_HEADER.size :]
-    return stream_of(prefix) if prefix[0] in (CREATE, APPEND, DELETE) else None
+        fd = file.fileno()
+        if os.pread(fd, len(_BATCH_MARK), at) == _BATCH_MARK or damage.end - at == BATCH_HEADER:
+            at += BATCH_HEADER
+        while at < damage.end:
+            head = os.pread(fd, HEADER.size + MIN_LENGTH, at)
+            if len(head) < HEADER.size + MIN_LENGTH or head[HEADER.size] not in _KINDS:
+                break
+            if head[HEADER.size] != KEEP:
+                found.append(stream_of(head[HEADER.size :]))
+            length, _ = HEADER.unpack_from(head)
+            at += HEADER.size + length
+    return Owners(found, complete=at == damage.end)
 
 
 # Segments

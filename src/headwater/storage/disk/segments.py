@@ -5,12 +5,15 @@
 
 An extent is a run of bytes of one stream; `start` is where it belongs there. The catalog knows
 where each extent lies; the extents' own headers let a repair find them without it. Blocks are
-checked against their CRC-32 the first time that they are read.
+checked against their CRC-32 the first time that they are read, so a file is read even where its own
+header is damaged.
 """
 
+import errno
+import logging
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final, NamedTuple
@@ -21,8 +24,10 @@ from zlib_ng.zlib_ng import crc32
 from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
 from headwater.storage.disk.direct import DirectFile
-from headwater.storage.disk.files import sync_directory
+from headwater.storage.disk.files import NUMBER, sync_directory
 from headwater.storage.store import FileRange, Truncated
+
+log: Final = logging.getLogger("headwater.disk")
 
 VERSION: Final = 1
 BLOCK: Final = 256 * 1024
@@ -33,7 +38,10 @@ _EXTENT: Final = Layout("<4sQQQ")
 _CRC: Final = Layout("<I")
 START: Final = _FILE_HEADER.size + _CRC.size
 EXTENT_HEADER: Final = _EXTENT.size + _CRC.size
-_MAX_VERIFIED: Final = 1 << 16
+_MAX_VERIFIED: Final = 1 << 12
+"""Blocks of one file: a gigabyte of long extents, and a quarter of a megabyte to remember."""
+_UNREADABLE: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
+"""What a disk or its file system answers for bytes that it has lost."""
 
 
 class Extent(NamedTuple):
@@ -56,8 +64,8 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 def segment_numbers(folder: Path) -> list[int]:
-    """List the segment files that there are, oldest first."""
-    return sorted(int(path.stem) for path in folder.glob("*.seg"))
+    """List the segment files that there are, oldest first; files of others are left alone."""
+    return sorted(int(path.stem) for path in folder.glob(f"{NUMBER}.seg"))
 
 
 class SegmentWriter:
@@ -75,11 +83,14 @@ class SegmentWriter:
 
     def add(self, stream: int, start: int, buffers: Sequence[Buffer]) -> None:
         """Append an extent."""
-        length = sum(map(len, buffers))
+        self.add_long(stream, start, sum(map(len, buffers)), buffers)
+
+    def add_long(self, stream: int, start: int, length: int, pieces: Iterable[Buffer]) -> None:
+        """Append an extent whose bytes come piece by piece, so many in all."""
         self._file.write(extent_header(stream, start, length))
         position = self.size + EXTENT_HEADER
         sums = bytearray()
-        for block in _blocks(buffers):
+        for block in _blocks(pieces):
             crc = 0
             for part in block:
                 self._file.write(part)
@@ -100,7 +111,7 @@ class SegmentWriter:
         self.path.unlink(missing_ok=True)
 
 
-def _blocks(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+def _blocks(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
     """Divide buffers into blocks, each a list of views."""
     block: list[Buffer] = []
     room = BLOCK
@@ -125,13 +136,27 @@ def _blocks(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
 class SegmentFile:
     """A segment that is open for reading; closed when nobody refers to it any more."""
 
-    __slots__ = ("__weakref__", "_verified", "fd", "path")
+    __slots__ = ("__weakref__", "_has_header", "_verified", "fd", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._verified: set[int] = set()
-        check_header(path, os.pread(self.fd, START, 0))
+        self._has_header = self._check_header()
+        """Otherwise each extent has to say itself that it is the one that is looked for."""
+
+    def _check_header(self) -> bool:
+        try:
+            check_header(self.path, os.pread(self.fd, START, 0))
+        except StoreDamaged as damage:
+            log.error("damaged file=%s position=0 %s", damage.file, damage.reason)  # noqa: TRY400 - the error says it all
+            return False
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            log.error("damaged file=%s position=0 error=%s", self.path, error)  # noqa: TRY400 - the error says it all
+            return False
+        return True
 
     def __del__(self) -> None:
         fd = getattr(self, "fd", -1)
@@ -142,9 +167,11 @@ class SegmentFile:
         """Give the bytes of a range within an extent, checked since the file was opened."""
         try:
             return self.range(extent, begin, end).read()
-        except Truncated:
+        except OSError as error:
+            if not isinstance(error, Truncated) and error.errno not in _UNREADABLE:
+                raise
             at = extent.position + begin - extent.start
-            raise StreamDamaged(str(self.path), at, extent.stream) from None
+            raise StreamDamaged(str(self.path), at, extent.stream) from error
 
     def range(self, extent: Extent, begin: int, end: int) -> FileRange:
         """Say where the bytes of a range within an extent lie, checked in the same way."""
@@ -153,6 +180,8 @@ class SegmentFile:
         for index in range(first // BLOCK, -(-last // BLOCK)):
             at = extent.position + index * BLOCK
             if at not in self._verified:
+                if not self._has_header:
+                    self.verify_header(extent)
                 self._verify(extent, index)
                 if len(self._verified) >= _MAX_VERIFIED:
                     self._verified.clear()
@@ -169,19 +198,32 @@ class SegmentFile:
     def _verify(self, extent: Extent, index: int) -> None:
         at = index * BLOCK
         size = min(BLOCK, extent.length - at)
-        block = os.pread(self.fd, size, extent.position + at)
-        stored = os.pread(self.fd, _CRC.size, extent.position + extent.length + index * _CRC.size)
+        block = self._read(extent, size, extent.position + at)
+        sums = extent.position + extent.length
+        stored = self._read(extent, _CRC.size, sums + index * _CRC.size)
         if len(block) != size or stored != _CRC.pack(crc32(block)):
             raise StreamDamaged(str(self.path), extent.position + at, extent.stream)
 
+    def verify_header(self, extent: Extent) -> None:
+        """Check that an extent's own header says what the catalog says."""
+        at = extent.position - EXTENT_HEADER
+        header = self._read(extent, EXTENT_HEADER, at)
+        if header != extent_header(extent.stream, extent.start, extent.length):
+            raise StreamDamaged(str(self.path), at, extent.stream)
+
     def verify(self, extent: Extent) -> None:
         """Check a whole extent, header included."""
-        header = os.pread(self.fd, EXTENT_HEADER, extent.position - EXTENT_HEADER)
-        expected = _EXTENT.pack(_EXTENT_MAGIC, extent.stream, extent.start, extent.length)
-        if header != expected + _CRC.pack(crc32(expected)):
-            raise StreamDamaged(str(self.path), extent.position - EXTENT_HEADER, extent.stream)
+        self.verify_header(extent)
         for index in range(-(-extent.length // BLOCK)):
             self._verify(extent, index)
+
+    def _read(self, extent: Extent, size: int, at: int) -> bytes:
+        try:
+            return os.pread(self.fd, size, at)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            raise StreamDamaged(str(self.path), at, extent.stream) from error
 
 
 def check_header(path: Path, header: bytes) -> None:

@@ -46,10 +46,10 @@ from headwater.protocol.refusals import (
     StreamNotFound,
 )
 from headwater.storage.disk.catalog import FILE as CATALOG_FILE
-from headwater.storage.disk.catalog import Catalog, CatalogFull
+from headwater.storage.disk.catalog import Catalog, CatalogFailed, CatalogFull
 from headwater.storage.disk.commits import GroupCommit
 from headwater.storage.disk.documents import KeepOperation
-from headwater.storage.disk.files import DirectoryLock, Reserve
+from headwater.storage.disk.files import DirectoryLock, Reserve, make_directory
 from headwater.storage.disk.journal import NO_ROOM, JournalWriter, journal_numbers
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.reading import StoredBytes
@@ -114,7 +114,7 @@ class DiskStore(Store):
         folder = self.folder
         journals, segments = folder / "journal", folder / "segments"
         for path in (folder, journals, segments):
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)
         with ExitStack() as undo:
             self._lock = undo.enter_context(DirectoryLock(folder))
             _refuse_lost_catalog(folder, journals, segments)
@@ -132,14 +132,17 @@ class DiskStore(Store):
         if not catalog.meta("clean", 1):
             # Reads before the crash may not have been saved: no sliding window ends early for it.
             registry.oldest_access = self._clock()
-        number = recover(journals, segments, catalog, registry, metrics)
+        durable = options.durability == "fsync"
+        if durable:
+            catalog.make_durable()
+        number = recover(journals, segments, catalog, registry, metrics, durable=durable)
         reserve.hold()
         journal = JournalWriter(journals, number, options.journal_bytes)
         if catalog.meta("clean", 1):
             _mark_in_use(catalog, reserve)
         self._files = SegmentFiles(segments, options.max_open_segments)
         self._bytes = StoredBytes(registry, catalog, self._files)
-        self._sync = new_sync(loop) if options.durability == "fsync" else None
+        self._sync = new_sync(loop, journal.fd) if durable else None
         self._commits = GroupCommit(
             loop,
             journal,
@@ -170,7 +173,7 @@ class DiskStore(Store):
             self._sync.close()
         unsaved = self._registry.dirty or self._registry.documents.unsaved
         if not unsaved and self._commits.failure is None:
-            with suppress(CatalogFull):  # then the next start takes it for one after a crash
+            with suppress(CatalogFailed):  # then the next start takes it for one after a crash
                 self._catalog.put("clean", 1)
         self._files.close()
         self._catalog.close()
@@ -284,7 +287,7 @@ class DiskStore(Store):
             commit = stream.commit = self._commits.add(record, operation)
             answer = Appended(stream.tail, stream.closed, plan.producer)
             failure = await commit
-            return answer if failure is None else _unwritable(failure)
+            return answer if failure is None else self._unwritable(failure)
         # What the answer rests on has to be durable before it is given.
         if stream.pending and (error := await self._settled(stream)) is not None:
             return error
@@ -397,7 +400,7 @@ class DiskStore(Store):
             raise StoreNotOpen
         operation = KeepOperation(self._registry.documents, documents)
         failure = await self._commits.add(encode_keep(documents), operation)
-        return None if failure is None else _unwritable(failure)
+        return None if failure is None else self._unwritable(failure)
 
     async def documents(self, prefix: str) -> dict[str, bytes]:
         if not self._opened:
@@ -440,7 +443,14 @@ class DiskStore(Store):
     async def _settled(self, stream: DiskStream) -> StoreUnwritable | None:
         """Wait until what was accepted for a stream is durable."""
         error = await stream.commit if stream.commit is not None else None
-        return None if error is None else _unwritable(error)
+        return None if error is None else self._unwritable(error)
+
+    def _unwritable(self, error: OSError) -> StoreUnwritable:
+        """Say why something was not made durable, and what would help: that is no matter of errno
+        alone, since an engine that has stopped is only helped by a restart."""
+        stopped = self._commits.failure is not None
+        full = error.errno in NO_ROOM and not stopped
+        return StoreUnwritable(error.strerror or str(error), full=full, stopped=stopped)
 
     def _report(self, stream: DiskStream, damage: StreamDamaged) -> BytesDamaged:
         log.error(
@@ -476,7 +486,3 @@ def _mark_in_use(catalog: Catalog, reserve: Reserve) -> None:
         except CatalogFull as error:
             log.warning("no room to mark the catalog as in use error=%s", error)
         reserve.hold()
-
-
-def _unwritable(error: OSError) -> StoreUnwritable:
-    return StoreUnwritable(error.strerror or str(error), full=error.errno in NO_ROOM)

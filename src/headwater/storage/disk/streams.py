@@ -21,37 +21,48 @@ from headwater.storage.store import StreamInfo
 
 
 class Producers:
-    """The producers of one stream; those not met since it was loaded are looked up."""
+    """The producers of one stream; those not met since it was saved are looked up.
 
-    __slots__ = ("_catalog", "_known", "_stream")
+    Only the last one looked up is remembered: whoever is refused must not add up in memory.
+    """
+
+    __slots__ = ("_catalog", "_known", "_looked_up", "_looked_up_state", "_stream")
 
     def __init__(self, stream: int, catalog: Catalog | None) -> None:
         self._stream = stream
         self._catalog = catalog
         """None for a stream that the catalog does not know yet."""
-        self._known: dict[str, ProducerState | None] = {}
+        self._known: dict[str, ProducerState] = {}
+        """What was accepted since."""
+        self._looked_up: str | None = None
+        self._looked_up_state: ProducerState | None = None
 
     def get(self, producer_id: str, /) -> ProducerState | None:
         """Find a producer's accepted state."""
-        if producer_id in self._known:
-            return self._known[producer_id]
-        found = self._catalog.producer(self._stream, producer_id) if self._catalog else None
-        state = None if found is None else ProducerState(*found)
-        if self._catalog is not None:
-            self._known[producer_id] = state
-        return state
+        state = self._known.get(producer_id)
+        if state is not None or self._catalog is None:
+            return state
+        if producer_id != self._looked_up:
+            found = self._catalog.producer(self._stream, producer_id)
+            self._looked_up = producer_id
+            self._looked_up_state = None if found is None else ProducerState(*found)
+        return self._looked_up_state
 
     def set(self, producer_id: str, state: ProducerState | None) -> None:
         """Accept a state, or take one back."""
-        self._known[producer_id] = state
+        if state is None:
+            self._known.pop(producer_id, None)
+        else:
+            self._known[producer_id] = state
 
     def saved(self, states: Mapping[str, tuple[int, int]], catalog: Catalog) -> None:
         """Forget what the catalog has by now, so that sessions of the past don't add up."""
         self._catalog = catalog
+        self._looked_up = None
         self._known = {
             producer_id: state
             for producer_id, state in self._known.items()
-            if state is not None and states.get(producer_id) != state
+            if states.get(producer_id) != state
         }
 
 

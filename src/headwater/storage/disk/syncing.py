@@ -37,13 +37,20 @@ class Sync(Protocol):
         """Let go of everything; nothing may be under way."""
 
 
-def new_sync(loop: asyncio.AbstractEventLoop) -> Sync:
-    """Choose the best way that this machine offers."""
+def new_sync(loop: asyncio.AbstractEventLoop, fd: int) -> Sync:
+    """Choose the best way that this machine offers for a file, by syncing it once."""
     if sys.platform == "linux" and platform.machine() in _CALLS:
         try:
-            return KernelSync(loop)
+            sync = KernelSync(loop)
+            try:
+                sync.probe(fd)
+            except OSError:
+                sync.close()
+                raise
         except OSError as error:
             log.info("kernel aio is not available, syncing in a thread error=%s", error)
+        else:
+            return sync
     return ThreadSync(loop)
 
 
@@ -86,15 +93,25 @@ class KernelSync:
         self._context = ctypes.c_ulong(0)
         self._invoke(self._setup, 1, ctypes.byref(self._context))
         self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._request = _Request(opcode=_FDSYNC, flags=_FLAG_RESFD, result_fd=self._ready)
+        self._request = _Request(opcode=_FDSYNC, result_fd=self._ready)
         self._requests = (ctypes.POINTER(_Request) * 1)(ctypes.pointer(self._request))
         self._event = (ctypes.c_int64 * 4)()
         self._done: Done | None = None
         loop.add_reader(self._ready, self._finished)
 
+    def probe(self, fd: int) -> None:
+        """Sync a file and wait: some kernels and sandboxes have AIO, but no way to sync by it."""
+        self._request.fd = fd
+        self._request.flags = 0
+        self._invoke(self._submit, self._context, 1, self._requests)
+        result = self._result()
+        if result < 0:
+            raise OSError(-result, os.strerror(-result))
+
     def start(self, fd: int, done: Done) -> None:
         self._done = done
         self._request.fd = fd
+        self._request.flags = _FLAG_RESFD
         try:
             self._invoke(self._submit, self._context, 1, self._requests)
         except OSError as error:
@@ -103,11 +120,15 @@ class KernelSync:
 
     def _finished(self) -> None:
         os.eventfd_read(self._ready)
-        self._invoke(self._events, self._context, 1, 1, self._event, None)
-        result = self._event[2]
+        result = self._result()
         done, self._done = self._done, None
         if done is not None:
             done(OSError(-result, os.strerror(-result)) if result < 0 else _injected())
+
+    def _result(self) -> int:
+        """Take what the sync under way has come to, once it is done."""
+        self._invoke(self._events, self._context, 1, 1, self._event, None)
+        return int(self._event[2])
 
     def _invoke(self, number: int, *arguments: object) -> None:
         if self._call(number, *arguments) < 0:

@@ -1,0 +1,52 @@
+"""A catalog that can't be read or written in places: nobody waits for it, and nothing is lost."""
+
+import asyncio
+from pathlib import Path
+
+from headwater.protocol.refusals import StoreUnwritable
+from headwater.storage.disk.catalog import FILE
+from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.store import DiskStore
+from tests.storage.disk.steps import with_store
+from tests.suites.steps import T0, TEXT, append, content, create, expect, fork
+
+_PAGE = 4096
+
+
+def test_an_unreadable_page_stops_writing_but_keeps_nobody_waiting(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def fill(store: DiskStore) -> None:
+        await create(store, "source", TEXT, b"x")
+        for number in range(500):
+            await create(store, f"other/{number:06d}", TEXT, b"x")
+        await fork(store, "fork", "source")
+
+    async def delete_the_fork(store: DiskStore) -> None:
+        other = "other/000400"
+        await append(store, other, b"y", TEXT)
+        async with asyncio.timeout(10):
+            expect(StoreUnwritable, await store.delete("fork", T0))
+            expect(StoreUnwritable, await store.delete("other/000401", T0))
+            assert await content(store, other) == b"xy"
+            await store.close()
+
+    async def look(store: DiskStore) -> None:
+        assert await content(store, "other/000400") == b"xy"
+
+    with_store(folder, fill, DiskOptions(durability="os"))
+    page = _spoil(folder / FILE, b"sourcetext/plain")
+    with_store(folder, delete_the_fork)
+    (folder / FILE).write_bytes(page)
+    for left in folder.glob(f"{FILE}-*"):
+        left.unlink()
+    with_store(folder, look)
+
+
+def _spoil(path: Path, text: bytes) -> bytes:
+    """Overwrite the page that holds a text; gives what the file was."""
+    whole = path.read_bytes()
+    assert whole.count(text) == 1
+    at = whole.index(text) // _PAGE * _PAGE
+    path.write_bytes(whole[:at] + b"\xff" * _PAGE + whole[at + _PAGE :])
+    return whole
