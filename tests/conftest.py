@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.engines.dynamodb import Dynamo, start_dynamodb
 from tests.support.engines.memcached import start_memcached
+from tests.support.engines.object_storage import ObjectStorage, start_object_storage
 from tests.support.engines.postgres import Postgres, start_postgres
 from tests.support.engines.redis import Redis, start_redis
 from tests.support.engines.snowflake import Snowflake, start_snowflake
@@ -60,6 +61,12 @@ def memcached_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def snowflake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snowflake]:
     with start_snowflake(tmp_path_factory.mktemp("snowflake")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def object_storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStorage]:
+    with start_object_storage(tmp_path_factory.mktemp("objects")) as server:
         yield server
 
 

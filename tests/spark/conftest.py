@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater.client import Client
 from headwater.spark import session
+from tests.support.engines.object_storage import ObjectStorage
 from tests.support.server import ServerProcess
 
 SETTINGS: Final = {
@@ -34,6 +35,17 @@ def spark() -> Iterator[SparkSession]:
 def server() -> Iterator[ServerProcess]:
     with ServerProcess() as process:
         yield process
+
+
+@pytest.fixture
+def lake(
+    spark: SparkSession, object_storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """A new bucket, which driver and executors have the credentials of."""
+    for name, value in object_storage.environment.items():
+        monkeypatch.setenv(name, value)
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    return f"s3://{object_storage.fresh_bucket()}"
 
 
 @pytest.fixture

@@ -1,17 +1,20 @@
 """A driver that copies streams and makes tables of them until it is killed or done.
 
-`python -m tests.spark.copying URL FOLDER PARTITIONS BYTES`
+`python -m tests.spark.copying URL FOLDER PARTITIONS BYTES MASTER`
 """
 
 import sys
+from typing import Final
 
 from headwater.spark import session
 from headwater.spark.jobs.materialize import materialize
 from tests.spark.conftest import SETTINGS
 
+MEMORY: Final = {"spark.executor.memory": "512m"}
 
-def main(url: str, folder: str, partitions: int, limit: str) -> None:
-    spark = session("copying", master="local[2]", settings=SETTINGS)
+
+def main(url: str, folder: str, partitions: int, limit: str, master: str) -> None:
+    spark = session("copying", master=master, settings=SETTINGS | MEMORY)
     spark.sparkContext.setLogLevel("OFF")
     source = {"url": url, "stream": "in/*", "maxBytesPerTrigger": limit}
     # A replayed batch is not split as it was: the sink must not lean on partitions.
@@ -43,4 +46,4 @@ def main(url: str, folder: str, partitions: int, limit: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5])

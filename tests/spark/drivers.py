@@ -1,6 +1,7 @@
 """Drivers in processes of their own, which a test can kill with everything below them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from typing import Final
 
 KILLS: Final = int(os.environ.get("HEADWATER_SPARK_KILLS", "3"))
 """`make test` kills three times; a longer run is asked for by the environment."""
+WORKER: Final = re.compile(rb"[^\0]*python[^\0]*\0.*pyspark\.", re.DOTALL)
+"""A Python process of Spark's: most do tasks, some plan and commit for a query."""
+EXECUTOR: Final = re.compile(rb"[^\0]*java\0.*CoarseGrainedExecutorBackend\0", re.DOTALL)
 
 
 @contextmanager
@@ -35,17 +39,17 @@ def driver(module: str, *arguments: str, folder: Path) -> Iterator[subprocess.Po
 
 
 def kill_all(driver: int) -> None:
-    """Kill a driver with its JVM, and its Python workers, which are a group of their own."""
-    left_over = workers(driver)
+    """Kill a driver with its JVM, and what it has started as groups of their own."""
+    left_over = below(driver, EXECUTOR) + below(driver, WORKER)
     with suppress(ProcessLookupError):
         os.killpg(driver, signal.SIGKILL)
-    for worker in left_over:
+    for process in left_over:
         with suppress(ProcessLookupError):
-            os.kill(worker, signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)
 
 
-def workers(driver: int) -> list[int]:
-    """Find the Python workers below a driver, most of them children of one daemon."""
+def below(ancestor: int, what: re.Pattern[bytes]) -> list[int]:
+    """Find the processes below another whose command lines match."""
     processes = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -55,11 +59,7 @@ def workers(driver: int) -> list[int]:
             except OSError:
                 continue  # it has ended meanwhile
             processes[int(entry.name)] = (int(stat.rpartition(")")[2].split()[1]), command)
-    below = {driver}
+    found = {ancestor}
     for _ in range(6):
-        below |= {pid for pid, (parent, _) in processes.items() if parent in below}
-    return [
-        pid
-        for pid in below - {driver}
-        if b"pyspark." in processes[pid][1] and b"java" not in processes[pid][1].split(b"\0")[0]
-    ]
+        found |= {pid for pid, (parent, _) in processes.items() if parent in found}
+    return sorted(pid for pid in found - {ancestor} if what.match(processes[pid][1]))

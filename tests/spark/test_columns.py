@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,10 +29,10 @@ _SIMPLE: dict[t.DataType, st.SearchStrategy[Any]] = {
 }
 
 
-def _struct(kinds: list[t.DataType]) -> t.StructType:
+def _struct(kinds: list[t.DataType], *, nullable: bool = True) -> t.StructType:
     names = ("a", "the name", "class")
     return t.StructType(
-        [t.StructField(name, kind) for name, kind in zip(names, kinds, strict=False)]
+        [t.StructField(name, kind, nullable) for name, kind in zip(names, kinds, strict=False)]
     )
 
 
@@ -93,6 +94,40 @@ def test_objects_become_columns_whatever_is_missing_in_them(data: st.DataObject)
         assert column.to_pylist() == shown
 
 
+KEEPING = source_options({"url": "http://x", "stream": "s", "mode": "json", "onCorrupt": "column"})
+NOT_NULL = t.StructType().add("p", "integer", nullable=False)
+REQUIRED: dict[str, tuple[t.DataType, list[Any]]] = {
+    "of an object": (NOT_NULL, [{"p": None}, {}]),
+    "of an object in an array": (t.ArrayType(NOT_NULL), [[{"p": None}], [{"p": 1}, {}]]),
+    "of an object in a map": (t.MapType(t.StringType(), NOT_NULL), [{"k": {"p": None}}, {"k": {}}]),
+    "of an array": (t.ArrayType(t.IntegerType(), containsNull=False), [[1, None]]),
+    "of a map": (t.MapType(t.StringType(), t.IntegerType(), False), [{"k": None}]),
+}
+
+
+@pytest.mark.parametrize(("kind", "broken"), REQUIRED.values(), ids=REQUIRED)
+def test_what_is_never_null_is_required_however_deep_it_lies(
+    kind: t.DataType, broken: list[Any]
+) -> None:
+    shape = shape_of_values(t.StructType().add("o", kind))
+    for value in broken:
+        with pytest.raises(msgspec.ValidationError, match="`"):
+            shape.parse_one(json.dumps({"o": value}).encode())
+    assert shape.parse_one(b'{"o": null}') == shape.parse_one(b"{}")
+
+
+@pytest.mark.parametrize("message", [b'{"o":{"p":null}}', b'{"o":{}}'])
+def test_a_message_without_a_nested_value_that_is_never_null_is_corrupt(message: bytes) -> None:
+    columns = Columns.of(KEEPING, t.StructType().add("o", NOT_NULL).add("_corrupt", "string"))
+    batch = batch_of([message, b'{"o":{"p":1}}', b"{}"], 0)
+    (rows,) = columns.batches(batch, Range("s", batch.start, batch.offset))
+    assert rows.to_pylist() == [
+        {"o": None, "_corrupt": message.decode()},
+        {"o": {"p": 1}, "_corrupt": None},
+        {"o": None, "_corrupt": None},
+    ]
+
+
 # The layout of a batch
 
 EPOCH = 7
@@ -144,7 +179,8 @@ def test_messages_are_found_with_the_offset_behind_each(
 _plain = st.recursive(
     st.sampled_from(list(_SIMPLE)),
     lambda inner: st.one_of(
-        inner.map(t.ArrayType), st.lists(inner, min_size=1, max_size=3).map(_struct)
+        st.builds(t.ArrayType, inner, st.booleans()),
+        st.builds(_struct, st.lists(inner, min_size=1, max_size=3), nullable=st.booleans()),
     ),
     max_leaves=8,
 )
@@ -169,11 +205,8 @@ def test_the_fast_way_to_read_by_a_schema_finds_what_the_slow_one_does(
     fields = _struct(data.draw(st.lists(_plain, min_size=1, max_size=3)))
     fitting = values(fields).filter(lambda value: value is not None).map(json.dumps)
     messages = data.draw(st.lists(fitting | _odd_messages, min_size=1, max_size=4))
-    options = source_options(
-        {"url": "http://x", "stream": "s", "mode": "json", "onCorrupt": "column"}
-    )
     schema = t.StructType([*fields, t.StructField("_corrupt", t.StringType())])
-    fast, slow = Columns.of(options, schema), Columns.of(options, schema)
+    fast, slow = Columns.of(KEEPING, schema), Columns.of(KEEPING, schema)
     assert fast.shape is not None
     assert fast.shape.arrow is not None
     assert slow.shape is not None

@@ -61,13 +61,30 @@ def test_without_any_java_on_the_path_it_is_said_too() -> None:
     assert "there is none" in run_with()
 
 
-def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    java = tmp_path / "bin" / "java"
+def make_old_java(home: Path) -> None:
+    (home / "bin").mkdir()
+    java = home / "bin" / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
+
+
+def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
+    make_old_java(tmp_path)
     assert java_version(tmp_path) == 11
     assert "Java 11 is at" in run_with(JAVA_HOME=str(tmp_path))
+
+
+def test_the_java_of_a_package_is_taken_where_the_users_is_too_old(tmp_path: Path) -> None:
+    make_old_java(tmp_path)
+    told = subprocess.run(
+        [sys.executable, "-c", "from headwater.spark.java import find_java; print(find_java())"],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert Path(told.stdout.strip()).name == "jdk"
 
 
 def test_the_version_of_a_real_java_is_read() -> None:

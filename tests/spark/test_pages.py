@@ -19,7 +19,7 @@ from tests.support.server import ServerProcess
     [
         ("spark", 2),
         ("pipelines-materialize", 2),
-        ("pipelines-project", 3),
+        ("pipelines-project", 4),
         ("pipelines-publish", 3),
         ("pipelines-archive", 2),
         ("pipelines-snapshot", 2),

@@ -4,16 +4,26 @@ import json
 import pickle
 import threading
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
-from pyspark.sql.types import ArrayType, IntegerType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from headwater.client import Client
-from headwater.errors import BadOption, CorruptMessage, StreamLost
+from headwater.errors import BadOption, CorruptMessage, StreamLost, Unreachable
 from headwater.spark.source import HeadwaterDataSource
 from headwater.spark.stream_reader import StreamReader
 from tests.support.server import ServerProcess
@@ -236,3 +246,238 @@ def test_a_batch_may_name_more_streams_than_a_request_holds(
     for name in names:
         client.stream(name).create(data=b"[1]")
     assert [row["stream"] for row in rows(server.url, json.dumps(names))] == names
+
+
+def test_a_message_that_is_no_variant_is_found(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    long = b"9" * 5000
+    client.stream(room).create(data=b'[{"n":1},' + long + b",7]")
+    offset = rows(server.url, room)[1]["offset"]
+    with pytest.raises(CorruptMessage, match="it is no variant") as refused:
+        rows(server.url, room, valueType="variant")
+    assert room in str(refused.value)
+    assert offset in str(refused.value)
+    found = rows(server.url, room, valueType="variant", onCorrupt="column")
+    assert [row["_corrupt"] for row in found] == [None, long.decode(), None]
+    assert [row["value"] is None for row in found] == [False, True, False]
+
+
+def test_each_stream_begins_where_it_was_told(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    ends = {}
+    for name in ("a", "b", "c"):
+        stream = client.stream(f"{room}/{name}")
+        stream.create(data=b"[1]")
+        ends[name] = stream.head().next_offset
+        stream.append(b"[2]")
+    chosen = {f"{room}/a": ends["a"], f"{room}/b": "latest"}
+    reader = following(server.url, f"{room}/*", startingOffsets=json.dumps(chosen))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    seen: dict[str, list[str]] = {}
+    for partition in reader.partitions(start, end):
+        for batch in reader.read(partition):
+            for row in batch.to_pylist():
+                seen.setdefault(row["stream"], []).append(row["value"])
+    assert seen == {f"{room}/a": ["2"], f"{room}/c": ["1", "2"]}
+    reader.stop()
+    with pytest.raises(BadOption, match="'elsewhere' is none of the streams"):
+        following(server.url, f"{room}/*", startingOffsets='{"elsewhere": "latest"}')
+
+
+def test_a_stream_that_has_expired_is_gone(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    client.stream(f"{room}/short").create(data=b"[1]", expires_at=in_a_second())
+    client.stream(f"{room}/long").create(data=b"[1]")
+    reader = following(server.url, f"{room}/*")
+    careless = following(server.url, f"{room}/*", failOnDataLoss="false")
+    start = reader.latestOffset({}, EVERYTHING)
+    assert careless.latestOffset({}, EVERYTHING) == start
+    assert start.keys() == {f"{room}/short", f"{room}/long"}
+    until = time.monotonic() + 10
+    while client.stream(f"{room}/short").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    with pytest.raises(StreamLost, match="was deleted since"):
+        reader.latestOffset(start, EVERYTHING)
+    assert careless.latestOffset(start, EVERYTHING).keys() == {f"{room}/long"}
+    reader.stop()
+    careless.stop()
+
+
+def in_a_second() -> str:
+    return (datetime.now(UTC) + timedelta(seconds=1)).isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"ROOM/a": "latest"}'])
+def test_what_comes_after_the_start_is_read_however_often_spark_asks_where_it_begins(
+    server: ServerProcess, client: Client, room: str, starting: str
+) -> None:
+    stream = client.stream(f"{room}/a")
+    stream.create(data=b"[1]")
+    chosen = {"startingOffsets": starting.replace("ROOM", room)}
+    reader = following(server.url, f"{room}/*", **chosen)
+    start = reader.initialOffset()
+    stream.append(b"[2]")
+    first = reader.latestOffset(start, EVERYTHING)
+    stream.append(b"[3]")
+    again = reader.initialOffset()
+    assert read_between(reader, again, first) == []
+    # The driver is killed and the first batch is run anew, by a reader that knows only its end.
+    other = following(server.url, f"{room}/*", **chosen)
+    assert read_between(other, other.initialOffset(), first) == []
+    client.stream(f"{room}/b").create(data=b"[4]")
+    for going_on in (reader, other):
+        second = going_on.latestOffset(first, EVERYTHING)
+        third = going_on.latestOffset(second, EVERYTHING)
+        assert read_between(going_on, first, third) == ["2", "3", "4"]
+        going_on.stop()
+
+
+def test_a_first_batch_reads_the_streams_whose_beginning_stays_where_it_is(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    for name in ("a", "b"):
+        client.stream(f"{room}/{name}").create(data=b"[1]")
+    starting = json.dumps({f"{room}/a": "latest", f"{room}/b": "earliest"})
+    reader = following(server.url, f"{room}/*", startingOffsets=starting)
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, EVERYTHING)
+    assert read_between(reader, reader.initialOffset(), first) == ["1"]
+    reader.stop()
+
+
+def read_between(reader: StreamReader, start: dict[str, str], end: dict[str, str]) -> list[str]:
+    return [
+        row["value"]
+        for partition in reader.partitions(start, end)
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_a_stream_of_a_server_that_began_anew_is_not_taken_for_the_one_before(room: str) -> None:
+    with ServerProcess() as first, Client(first.url) as client:
+        client.stream(room).create(data=json.dumps(["old"] * 60).encode())
+        port = first.url.rpartition(":")[2]
+        reader = following(first.url, room)
+        read = reader.latestOffset({}, EVERYTHING)
+        (planned,) = reader.partitions({}, read)
+        reader.stop()
+    with ServerProcess("--port", port) as second, Client(second.url) as client:
+        client.stream(room).create(data=json.dumps(["new"] * 10).encode())
+        # Epochs are counted from the start of a server that keeps nothing: this one is the same.
+        assert client.stream(room).head().next_offset[:16] == read[room][:16]
+        again = following(second.url, room)
+        with pytest.raises(StreamLost, match="created again"):
+            again.latestOffset(read, EVERYTHING)
+        with pytest.raises(StreamLost, match="has become shorter"):
+            list(again.read(planned))
+        careless = following(second.url, room, failOnDataLoss="false")
+        end = careless.latestOffset(read, EVERYTHING)
+        assert read_between(careless, read, end) == ['"new"'] * 10
+        client.stream("other").create()
+        client.stream(room).delete()
+        client.stream(room).create(data=json.dumps(["newer"] * 5).encode())
+        later = following(second.url, room, failOnDataLoss="false")
+        end = later.latestOffset(read, EVERYTHING)
+        assert read_between(later, read, end) == ['"newer"'] * 5
+        for each in (again, careless, later):
+            each.stop()
+
+
+def test_offsets_that_lie_the_wrong_way_round_are_refused(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    client.stream(room).create(data=b"[1,2,3]")
+    first, second, third = (row["offset"] for row in rows(server.url, room))
+    beyond = json.dumps({room: third[:-1] + "99"})
+    with pytest.raises(BadOption, match="startingOffsets"):
+        rows(server.url, room, startingOffsets=beyond)
+    begin, before = json.dumps({room: second}), json.dumps({room: first})
+    with pytest.raises(BadOption, match="endingOffsets"):
+        rows(server.url, room, startingOffsets=begin, endingOffsets=before)
+    assert rows(server.url, room, startingOffsets=begin, endingOffsets=begin) == []
+
+
+def test_a_query_may_name_more_streams_than_a_request_holds(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    paths = [f"{room}/many/{number:04d}-{'x' * 20}" for number in range(1000)]
+    client.stream(paths[0]).create(data=b"[1]")
+    client.stream(f"{room}/many/other").create(data=b"[2]")
+    reader = following(server.url, json.dumps(paths))
+    end = reader.latestOffset({}, EVERYTHING)
+    assert end.keys() == {paths[0]}
+    client.stream(paths[-1]).create(data=b"[3]")
+    client.stream(f"{room}/many/other").append(b"[4]")
+    assert reader.latestOffset(end, EVERYTHING).keys() == {paths[0], paths[-1]}
+    reader.stop()
+
+
+def test_a_server_that_is_away_for_some_seconds_is_waited_for(room: str) -> None:
+    with ServerProcess() as first:
+        port = first.url.rpartition(":")[2]
+        reader = following(first.url, room)
+        reader.latestOffset({}, EVERYTHING)
+    found: list[dict[str, str]] = []
+    waiting = threading.Thread(target=lambda: found.append(reader.latestOffset({}, EVERYTHING)))
+    waiting.start()
+    time.sleep(6)  # longer than a client waits that was told nothing
+    with ServerProcess("--port", port):
+        waiting.join(60)
+    assert found == [{}]
+    reader.stop()
+
+
+def test_a_server_that_was_never_there_is_told_of_soon(room: str) -> None:
+    with ServerProcess() as gone:
+        url = gone.url
+    began = time.monotonic()
+    with pytest.raises(Unreachable):
+        rows(url, room)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (TimestampType(), lambda text: text),
+        (ArrayType(TimestampType()), lambda text: [text]),
+        (MapType(StringType(), TimestampType()), lambda text: {"k": text}),
+    ],
+)
+def test_a_timestamp_that_no_column_has_room_for_is_corrupt(
+    server: ServerProcess, client: Client, room: str, kind: DataType, value: Callable[[str], Any]
+) -> None:
+    texts = ["2026-11-17T12:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-01:00"]
+    client.stream(room).create(data=json.dumps([{"at": value(text)} for text in texts]).encode())
+    schema = StructType().add("at", kind)
+    with pytest.raises(CorruptMessage, match=room):
+        rows(server.url, room, schema)
+    found = rows(server.url, room, schema.add("_corrupt", "string"))
+    assert [row["_corrupt"] is None for row in found] == [True, False, False]
+    assert [row["at"] is None for row in found] == [False, True, True]
+
+
+def test_an_event_of_a_run_at_no_time_is_corrupt(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    event = {"runId": "r", "eventType": "RunQueued", "emittedAt": "0001-01-01T00:00:00+14:00"}
+    client.stream(room).create(data=json.dumps([event]).encode())
+    with pytest.raises(CorruptMessage, match="emitted_at"):
+        rows(server.url, room, mode="runs")
+    (found,) = rows(server.url, room, mode="runs", onCorrupt="column")
+    assert found["_corrupt"] is not None
+
+
+def test_what_is_never_null_has_no_room_beside_corrupt_messages(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    client.stream(room).create(data=b'[{"n":"x"}]')
+    schema = StructType().add("n", "long", nullable=False).add("_corrupt", "string")
+    with pytest.raises(BadOption, match="'n' is NOT NULL"):
+        rows(server.url, room, schema)

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from headwater.client import Client
+from headwater.client import START, Client
 from tests.spark.conftest import Reads
 from tests.support.server import ServerProcess
 
@@ -78,6 +78,77 @@ def test_a_bad_row_fails_the_write_and_leaves_nothing(
     assert not client.stream(f"{room}/bad").exists()
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        "IF(id = 19, double('NaN'), id)",
+        "IF(id = 19, float('-Infinity'), 1)",
+        "named_struct('x', array(map('k', IF(id = 19, double('Infinity'), 1))))",
+    ],
+)
+def test_numbers_that_json_has_not_fail_the_write(
+    spark: SparkSession, server: ServerProcess, client: Client, room: str, column: str
+) -> None:
+    df = spark.range(20).selectExpr(f"'{room}/bad' AS stream", f"{column} AS n")
+    with pytest.raises(PySparkException, match="'n' is or holds NaN or an infinity"):
+        write(df, server)
+    assert not client.stream(f"{room}/bad").exists()
+    write(df.where("id < 19"), server)
+    assert len(list(client.stream(f"{room}/bad").read().items())) == 19
+
+
+@pytest.mark.parametrize("path", ["{other}/v1/stream/stolen", "__ds/subscriptions/x"])
+def test_a_row_goes_to_a_stream_of_this_server_or_nowhere(
+    spark: SparkSession, server: ServerProcess, room: str, path: str
+) -> None:
+    with ServerProcess() as other, Client(other.url) as elsewhere:
+        stream = path.format(other=other.url)
+        df = spark.createDataFrame(
+            [(f"{room}/a", "1"), (stream, "2")], "stream string, value string"
+        )
+        with pytest.raises(PySparkException, match="no path of a stream"):
+            write(df, server)
+        with pytest.raises(PySparkException, match="the path of a stream"):
+            write(df.select("value"), server, stream=stream)
+        assert list(elsewhere.streams()) == []
+
+
+def test_rows_without_a_stream_go_to_the_one_of_the_option(
+    spark: SparkSession, server: ServerProcess, client: Client, room: str
+) -> None:
+    df = spark.createDataFrame([(None, "1"), (f"{room}/b", "2")], "stream string, value string")
+    with pytest.raises(PySparkException, match="its column 'stream' is empty"):
+        write(df, server)
+    write(df, server, stream=f"{room}/a")
+    assert list(client.stream(f"{room}/a").read().items()) == [1]
+    assert list(client.stream(f"{room}/b").read().items()) == [2]
+
+
+def test_empty_texts_add_nothing(
+    spark: SparkSession, server: ServerProcess, client: Client, room: str
+) -> None:
+    df = spark.createDataFrame(
+        [(f"{room}/a", ""), (f"{room}/b", "x")], "stream string, value string"
+    )
+    write(df, server, contentType="text/plain")
+    assert not client.stream(f"{room}/a").exists()
+    assert "".join(client.stream(f"{room}/b").read().text()) == "x"
+
+
+def test_a_batch_reaches_many_streams(
+    spark: SparkSession, server: ServerProcess, client: Client, room: str
+) -> None:
+    df = spark.range(300).selectExpr(f"concat('{room}/', id % 100) AS stream", "id")
+    write(df, server, writeId=room)
+    write(df.repartition(3), server, writeId=room)
+    found = [
+        item["id"]
+        for each in client.streams(f"{room}/*")
+        for item in client.stream(each.path).read().items()
+    ]
+    assert sorted(found) == list(range(300))
+
+
 def test_what_cannot_be_written_to_is_said(
     spark: SparkSession, server: ServerProcess, client: Client, room: str
 ) -> None:
@@ -131,3 +202,54 @@ def test_a_streaming_query_writes_each_input_once_over_restarts(
     for key in (0, 1):
         items = client.stream(f"{room}/out/{key}").read().items()
         assert sorted(item["n"] for item in items) == list(range(key, 200, 2))
+
+
+def test_order_is_kept_over_the_tasks_of_a_batch(
+    reads: Reads, server: ServerProcess, client: Client, room: str, tmp_path: Path
+) -> None:
+    data = json.dumps([{"n": number} for number in range(600)]).encode()
+    client.stream(f"{room}/in").create(data=data)
+    df = reads.stream(f"{room}/in", "n long", splitBytes="1k")
+    routed = df.selectExpr(
+        f"concat('{room}/out/', n % 2) AS stream", "n", "spark_partition_id() AS task"
+    )
+    query = (
+        routed.writeStream.format("headwater")
+        .options(url=server.url, checkpointLocation=str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    for key in range(2):
+        items = list(client.stream(f"{room}/out/{key}").read().items())
+        assert [item["n"] for item in items] == list(range(key, 600, 2))
+        assert len({item["task"] for item in items}) > 4
+
+
+def test_a_batch_that_is_too_long_for_one_stream_is_in_none(
+    reads: Reads, client: Client, room: str, tmp_path: Path
+) -> None:
+    data = json.dumps([{"n": number} for number in range(400)]).encode()
+    client.stream(f"{room}/in").create(data=data)
+    store = str(tmp_path / "store")
+
+    def run(url: str, **options: str) -> None:
+        routed = reads.stream(f"{room}/in", "n long", **options).selectExpr(
+            "IF(n < 10, 'a/few', 'b/many') AS stream", "n"
+        )
+        writer = routed.writeStream.format("headwater").trigger(availableNow=True)
+        query = writer.options(url=url, checkpointLocation=str(tmp_path / "c")).start()
+        assert query.awaitTermination(60)
+
+    with ServerProcess("--store", store, "--max-body-bytes", "1000") as small:
+        port = small.url.rpartition(":")[2]
+        for options in ({}, {"maxBytesPerTrigger": "500"}):  # a batch is repeated as it was
+            with pytest.raises(StreamingQueryException, match="and nothing was appended"):
+                run(small.url, **options)
+        with Client(small.url) as target:
+            assert [one.path for one in target.streams("**") if one.tail != START] == []
+    with ServerProcess("--store", store, "--port", port) as large, Client(large.url) as target:
+        run(large.url)
+        assert [item["n"] for item in target.stream("a/few").read().items()] == list(range(10))
+        many = [item["n"] for item in target.stream("b/many").read().items()]
+        assert many == list(range(10, 400))

@@ -6,6 +6,7 @@ Each makes the same pipeline of its flags as a file would describe.
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,25 @@ _FORMAT = click.option(
     show_default=True,
     help="Format of the tables.",
 )
-_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+class _Folder(click.Path):
+    """A folder of this machine, or, where it may be elsewhere, a URL, which is no path."""
+
+    def __init__(self, *, elsewhere: bool) -> None:
+        super().__init__(file_okay=False)
+        self._elsewhere = elsewhere
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if "://" not in value:
+            return str(super().convert(value, param, ctx))
+        if not self._elsewhere:
+            self.fail(f"'{value}' is no folder of this machine.", param, ctx)
+        return str(value)
+
+
+_FOLDER = _Folder(elsewhere=True)
+_ARCHIVE = _Folder(elsewhere=False)
 
 
 def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -92,12 +111,12 @@ _QUERY = _options(
 @_FORMAT
 @_QUERY
 def materialize(
-    folder: Path, schemas: tuple[str, ...], history: bool, table_format: str, **flags: Any
+    folder: str, schemas: tuple[str, ...], history: bool, table_format: str, **flags: Any
 ) -> None:
     """Turn state streams into tables: one per type, with history."""
     target = {
         "kind": "materialize",
-        "tables": str(folder),
+        "tables": folder,
         "schemas": _pairs(schemas, "--schema", "TYPE=COLUMNS"),
         "history": history,
         "format": table_format,
@@ -119,7 +138,7 @@ def materialize(
 @_FORMAT
 @_QUERY
 def project(
-    folder: Path,
+    folder: str,
     publish: str | None,
     grace_seconds: float | None,
     table_format: str,
@@ -128,7 +147,7 @@ def project(
     """Turn events of runs into tables of runs and of steps."""
     target = {
         "kind": "project",
-        "tables": str(folder),
+        "tables": folder,
         "publish": publish,
         "grace_seconds": grace_seconds,
         "format": table_format,
@@ -138,15 +157,15 @@ def project(
 
 @click.command()
 @_STREAMS
-@click.option("--to", "folder", required=True, type=_FOLDER, help="Folder of the archive.")
+@click.option("--to", "folder", required=True, type=_ARCHIVE, help="Folder of the archive.")
 @_QUERY
-def archive(folder: Path, **flags: Any) -> None:
+def archive(folder: str, **flags: Any) -> None:
     """Keep streams as Parquet files, with their offsets."""
-    _run({"kind": "archive", "folder": str(folder)}, folder, flags)
+    _run({"kind": "archive", "folder": folder}, folder, flags)
 
 
 @click.command()
-@click.option("--from", "folder", required=True, type=_FOLDER, help="Folder of the archive.")
+@click.option("--from", "folder", required=True, type=_ARCHIVE, help="Folder of the archive.")
 @click.option("--stream", help="Path or glob of the archive.  [default: all streams]")
 @click.option(
     "--rename",
@@ -155,15 +174,33 @@ def archive(folder: Path, **flags: Any) -> None:
     metavar="OLD=NEW",
     help="Restore a stream of the archive to another path; may be given several times.",
 )
+@click.option(
+    "--until",
+    "ends",
+    multiple=True,
+    metavar="STREAM=OFFSET",
+    help="Restore a stream of the archive up to this offset of it; may be given several times.",
+)
+@click.option(
+    "--incarnation",
+    type=int,
+    default=-1,
+    metavar="NUMBER",
+    help="Which one of a stream that was created again, from 0.  [default: the last]",
+)
 @click.option("--close/--no-close", default=True, help="Close streams that were closed.")
+@click.option("--verify/--no-verify", default=True, help="Read everything back and compare it.")
 @click.option("--missing-start", is_flag=True, help="Accept that a stream's beginning is missing.")
 @_SERVER
 @_SESSION
 def restore(
-    folder: Path,
+    folder: str,
     stream: str | None,
     renamed: tuple[str, ...],
+    ends: tuple[str, ...],
+    incarnation: int,
     close: bool,
+    verify: bool,
     missing_start: bool,
     **flags: Any,
 ) -> None:
@@ -172,9 +209,12 @@ def restore(
         raise click.UsageError("--stream and --rename exclude each other.")
     target = {
         "kind": "restore",
-        "folder": str(folder),
+        "folder": folder,
         "stream": _pairs(renamed, "--rename", "OLD=NEW") or stream,
+        "until": _pairs(ends, "--until", "STREAM=OFFSET"),
+        "incarnation": incarnation,
         "close": close,
+        "verify": verify,
         "missing_start": missing_start,
         "url": flags.pop("url"),
         "token": flags.pop("token"),
@@ -190,7 +230,7 @@ def restore(
 def snapshot(streams: str, target: str, **flags: Any) -> None:
     """Write the state of a long stream into a compact one."""
     flags["streams"] = (streams,)
-    _run({"kind": "snapshot", "stream": target}, Path("snapshot"), flags)
+    _run({"kind": "snapshot", "stream": target}, "snapshot", flags)
 
 
 @click.command()
@@ -208,12 +248,12 @@ def snapshot(streams: str, target: str, **flags: Any) -> None:
 @_SERVER
 @_SESSION
 def publish(
-    table: Path,
+    table: str,
     stream: str,
     type_: str,
     keys: tuple[str, ...],
     deletes: bool,
-    state: Path | None,
+    state: str | None,
     table_format: str,
     **flags: Any,
 ) -> None:
@@ -225,12 +265,12 @@ def publish(
         "key": list(keys),
         "deletes": deletes,
     }
-    flags["checkpoint"] = state or _beside(table, "published")
-    flags["source"] = {"table": str(table), "format": table_format}
+    flags["checkpoint"] = state or _beside(table, "published", "--state")
+    flags["source"] = {"table": table, "format": table_format}
     _run(target, table, flags)
 
 
-def _run(target: dict[str, Any], folder: Path, flags: dict[str, Any]) -> None:
+def _run(target: dict[str, Any], folder: str, flags: dict[str, Any]) -> None:
     """Make a pipeline of flags, and run it as if a file had described it."""
     source = flags.pop("source", {})
     for name in ("url", "token"):
@@ -242,13 +282,13 @@ def _run(target: dict[str, Any], folder: Path, flags: dict[str, Any]) -> None:
     options = _pairs(flags.pop("options", ()), "--option", "NAME=VALUE")
     if options:
         source["options"] = options
-    checkpoint = flags.pop("checkpoint", None) or _beside(folder, "checkpoint")
+    checkpoint = flags.pop("checkpoint", None) or _beside(folder, "checkpoint", "--checkpoint")
     every = flags.pop("every", None)
     document = {
         "name": target["kind"],
         "source": source,
         "target": {name: value for name, value in target.items() if value is not None},
-        "checkpoint": str(checkpoint),
+        "checkpoint": checkpoint,
         "trigger": f"every {every}" if every else "default",
         "spark": _pairs(flags.pop("settings", ()), "--spark", "NAME=VALUE"),
     }
@@ -259,8 +299,10 @@ def _run(target: dict[str, Any], folder: Path, flags: dict[str, Any]) -> None:
         run_pipelines([found], [str(target["kind"])], again=this_command(), **flags)
 
 
-def _beside(folder: Path, what: str) -> Path:
-    return folder.with_name(f"{folder.name}.{what}")
+def _beside(folder: str, what: str, flag: str) -> str:
+    if "://" in folder:
+        raise click.UsageError(f"{flag} is needed: a folder of this machine, beside '{folder}'.")
+    return f"{Path(folder).resolve()}.{what}"
 
 
 def _pairs(texts: tuple[str, ...], flag: str, form: str) -> dict[str, str]:
@@ -290,4 +332,11 @@ def without_token(arguments: Sequence[str]) -> list[str]:
     return shown
 
 
-JOBS: tuple[click.Command, ...] = (materialize, project, archive, restore, snapshot, publish)
+sink = copy(publish)
+sink.name = "sink"
+sink.short_help = "The same as publish."
+
+JOBS: tuple[click.Command, ...] = (
+    *(materialize, project, archive, restore, snapshot),
+    *(publish, sink),
+)

@@ -37,8 +37,11 @@
     │   ├── StreamLost             a stream was deleted or recreated under a running query
     │   ├── BadRow                 a row can't be written to a stream
     │   ├── TableTaken             a table holds rows of another query
+    │   ├── TableForeign           a table of others is to be written to
+    │   ├── TableUnreadable        a table of others is of a kind that is not read
     │   ├── TableAhead             a table holds later batches of a query than it is given
     │   ├── TableChanged           someone else changed a table while a batch was written to it
+    │   ├── TableLost              a table lacks what a query has written before
     │   ├── TableSchemaRefused     a column of a table can't become what the new schema says
     │   ├── BatchRefused           a stream takes nothing of this batch
     │   ├── StreamDiffers          a stream holds something else than what has to be there
@@ -158,8 +161,11 @@ from headwater.errors.spark import (
     StreamLost,
     TableAhead,
     TableChanged,
+    TableForeign,
+    TableLost,
     TableSchemaRefused,
     TableTaken,
+    TableUnreadable,
 )
 from headwater.errors.state import (
     CollectionStopped,
@@ -258,8 +264,11 @@ __all__ = [
     "StreamSeqRegression",
     "TableAhead",
     "TableChanged",
+    "TableForeign",
+    "TableLost",
     "TableSchemaRefused",
     "TableTaken",
+    "TableUnreadable",
     "TxidTimeout",
     "Undelivered",
     "UnexpectedAnswer",

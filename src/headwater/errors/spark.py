@@ -94,6 +94,25 @@ class TableTaken(SparkError):
         self.folder = folder
 
 
+class TableForeign(SparkError):
+    """A table that something else has made is to be written to."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"The table in {folder} was not made by Headwater, which reads such a table, and does "
+            "not write to it. Write to another folder."
+        )
+        self.folder = folder
+
+
+class TableUnreadable(SparkError):
+    """A table that something else has made is of a kind that is not read."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(f"The table in {folder} can't be read: {reason}")
+        self.folder = folder
+
+
 class TableAhead(SparkError):
     """A table holds later batches of a query than the one that it is given."""
 
@@ -106,6 +125,20 @@ class TableAhead(SparkError):
         )
         self.folder = folder
         self.committed = committed
+        self.batch = batch
+
+
+class TableLost(SparkError):
+    """A table lacks what a query has written before."""
+
+    def __init__(self, folder: str, batch: int) -> None:
+        super().__init__(
+            f"The table in {folder} does not hold what this query has written before batch "
+            f"{batch}: it is gone, or an older copy, or the query was begun with another folder or "
+            "another format. Nothing of the batch was written to it. Bring it back, or set that "
+            "back, or begin anew with another checkpoint and another folder."
+        )
+        self.folder = folder
         self.batch = batch
 
 

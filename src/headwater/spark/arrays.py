@@ -5,7 +5,7 @@ than Arrow's own way from Python values, and does without pandas: `pa.array` imp
 takes a task its first second.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Raw
 
 Values = Sequence[Any]
@@ -20,6 +21,11 @@ Values = Sequence[Any]
 
 Places = npt.NDArray[np.int64] | None
 """For each row which of the values it has, in order, -1 for none; None if each has its own."""
+
+_FIRST_SECOND: Final = -62_135_596_800
+_END_SECOND: Final = 253_402_300_800
+"""Of the years 1 to 9999."""
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 ABSENT: Final = Raw(b"")
 """What stands for a value that would be carried along; JSON has no empty one."""
@@ -57,6 +63,29 @@ def array_of(values: Values, kind: pa.DataType, places: Places = None) -> pa.Arr
     if places is not None:
         inner = np.where(places < 0, -1, inner[places])
     return make(present, kind, inner)
+
+
+def leaves(array: pa.Array) -> Iterator[pa.Array]:
+    """Find the values of an array that hold no others, however deep they lie."""
+    if pa.types.is_struct(array.type):
+        for field in array.flatten():
+            yield from leaves(field)
+    elif pa.types.is_map(array.type):
+        yield from leaves(array.keys)
+        yield from leaves(array.items)
+    elif pa.types.is_list(array.type):
+        yield from leaves(array.flatten())
+    else:
+        yield array
+
+
+def are_of_the_calendar(times: pa.TimestampArray) -> bool:
+    """Tell whether Python and Spark have dates for all of these timestamps."""
+    found = pc.min_max(times.view(pa.int64())).as_py()
+    per_second = _PER_SECOND[times.type.unit]
+    return found["min"] is None or (
+        _FIRST_SECOND * per_second <= found["min"] and found["max"] < _END_SECOND * per_second
+    )
 
 
 def carried(values: Sequence[Raw]) -> pa.StringArray:
@@ -117,6 +146,10 @@ def _lists(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
 
 def _others(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
     array = pa.array(values, kind)
+    for leaf in leaves(array):
+        if pa.types.is_timestamp(leaf.type) and not are_of_the_calendar(leaf):
+            # A time just inside of the calendar may lie outside of it in UTC.
+            raise OverflowError("it lies outside of the years 1 to 9999")
     if places is None:
         return array
     return array.take(_array(pa.int64(), len(places), _valid(places), np.maximum(places, 0)))

@@ -29,6 +29,7 @@ class BatchReader(DataSourceReader):
         try:
             planner.look_once()
             planner.require_named()
+            planner.require_order()
             ranges = [
                 Range(path, planner.starting(path), planner.ending(path))
                 for path in sorted(planner.tails)

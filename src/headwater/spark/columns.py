@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct, structs
+from msgspec import Struct
+from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType, VariantVal
 
@@ -22,7 +23,7 @@ from headwater.spark.arrays import array_of
 from headwater.spark.layout import Layout, lay_out
 from headwater.spark.messages import CORRUPT, EVENTS, Shape, shape_of_schema
 from headwater.spark.options import Mode, SourceOptions
-from headwater.spark.packing import PACKED_CHANGES
+from headwater.spark.packing import PACKED_CHANGES, TO_PACK
 from headwater.spark.ranges import Range, byte_of
 
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -37,7 +38,9 @@ def default_schema(options: SourceOptions) -> StructType:
         raise BadOption("mode", "'json' needs the columns that you want: give them with .schema()")
     schema = StructType().add("stream", "string").add("offset", "string")
     if mode == "raw":
-        return schema.add("value", options.value_type)
+        schema.add("value", options.value_type)
+        is_parsed = options.value_type == "variant"
+        return schema.add(CORRUPT, "string") if options.corrupt_column and is_parsed else schema
     for name, kind in EVENTS[mode].columns:
         schema.add(name, kind)
     return schema.add(CORRUPT, "string") if options.corrupt_column else schema
@@ -58,8 +61,7 @@ class Columns(Struct):
     def of(options: SourceOptions, schema: StructType) -> "Columns":
         """Check a schema against the mode."""
         if options.packing is not None:
-            options = structs.replace(options, packing=None, mode="raw")
-            schema = default_schema(options)
+            return Columns("raw", to_arrow_schema(TO_PACK), "binary", None)
         mode = options.mode
         if mode is None:
             mode = "raw" if schema == default_schema(options) else "json"
@@ -90,7 +92,7 @@ class Columns(Struct):
 
     def _rows(self, layout: Layout, stream: str) -> pa.RecordBatch:
         if self.shape is None:
-            columns = {"value": self._value(layout.texts())}
+            columns = self._given(layout, stream)
         else:
             with no_collection():
                 columns = self._parsed(self.shape, layout, stream)
@@ -132,21 +134,42 @@ class Columns(Struct):
                     "valueType", f"'{piece.stream}' holds bytes that are no text: use binary"
                 ) from None
         offsets = pa.array([min(batch.offset, piece.end)], pa.string())
-        columns = {"offset": offsets, "value": self._value(pa.array([data], pa.binary()))}
+        columns = {
+            "offset": offsets,
+            "value": self._as_text(pa.array([data], pa.binary())),
+            "content_type": pa.array([batch.content_type], pa.string()),
+        }
         return self._record_batch(columns, piece.stream, 1)
 
-    def _value(self, texts: pa.BinaryArray) -> pa.Array:
-        if self.value_type == "binary":
-            return texts
-        if self.value_type == "string":
-            return texts.view(pa.string())  # the server has checked that JSON is UTF-8
-        if "value" not in self.schema.names:
-            return pa.nulls(len(texts))
-        variants = [VariantVal.parseJson(text.decode()) for text in texts.to_pylist()]
-        return pa.array(
-            [{"value": one.value, "metadata": one.metadata} for one in variants],
-            self.schema.field("value").type,
-        )
+    def _given(self, layout: Layout, stream: str) -> dict[str, pa.Array]:
+        """Give messages as they are, or as variants."""
+        if self.value_type != "variant":
+            return {"value": self._as_text(layout.texts())}
+        values: list[dict[str, bytes] | None] = []
+        reasons: dict[int, str] = {}
+        for at in range(len(layout)):
+            try:
+                variant = VariantVal.parseJson(layout.text(at).decode())
+            except (PySparkException, ValueError, RecursionError) as error:
+                reasons[at] = f"it is no variant ({error})"
+                values.append(None)
+            else:
+                values.append({"value": variant.value, "metadata": variant.metadata})
+        self._refuse(stream, layout, reasons)
+        columns = {CORRUPT: _corrupt_texts(layout, reasons)}
+        if "value" in self.schema.names:
+            columns["value"] = pa.array(values, self.schema.field("value").type)
+        return columns
+
+    def _as_text(self, texts: pa.BinaryArray) -> pa.Array:
+        # The server has checked that JSON is UTF-8.
+        return texts if self.value_type == "binary" else texts.view(pa.string())
+
+    def _refuse(self, stream: str, layout: Layout, reasons: dict[int, str]) -> None:
+        """Fail because of the first corrupt message, if there is no column for it."""
+        if reasons and CORRUPT not in self.schema.names:
+            at = min(reasons)
+            raise CorruptMessage(stream, layout.offset(at), self.mode, reasons[at])
 
     def _parsed(self, shape: Shape, layout: Layout, stream: str) -> dict[str, pa.Array]:
         """Look into messages; of a corrupt one, only its text is left."""
@@ -164,9 +187,7 @@ class Columns(Struct):
         columns = shape.columns(rows, self.schema)
         broken = shape.broken_rules(columns)
         reasons = broken | reasons
-        if reasons and CORRUPT not in self.schema.names:
-            at = min(reasons)
-            raise CorruptMessage(stream, layout.offset(at), self.mode, reasons[at])
+        self._refuse(stream, layout, reasons)
         if broken:
             columns = shape.columns(_without(rows, broken), self.schema)
         columns[CORRUPT] = _corrupt_texts(layout, reasons)

@@ -48,11 +48,10 @@ def java_version(home: Path) -> int | None:
 
 def _homes() -> Iterator[Path]:
     """List where a Java may be: where the user says, or else on the path, or in a package."""
-    if "JAVA_HOME" in os.environ:
-        yield Path(os.environ["JAVA_HOME"])  # Spark would use no other
-        return
     java = shutil.which("java")
-    if java is not None:
+    if "JAVA_HOME" in os.environ:
+        yield Path(os.environ["JAVA_HOME"])
+    elif java is not None:
         yield Path(java).resolve().parent.parent
     package = importlib.util.find_spec(_PACKAGE)
     if package is not None and package.origin is not None:

@@ -4,10 +4,10 @@ Fields become `msgspec` types, so that one pass parses, checks and takes apart a
 is only carried along (values of changes, data of events) stays as it was written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, Final, NotRequired, Required, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -16,11 +16,12 @@ from msgspec import Meta, Raw, Struct
 from pyspark.sql import types as t
 
 from headwater.errors import BadOption
-from headwater.spark.arrays import ABSENT, array_of, carried, field_name, values_at
+from headwater.spark.arrays import ABSENT, Values, array_of, carried, field_name, values_at
 from headwater.spark.arrow_json import ArrowReader, is_plain, numbers_in
 
 CORRUPT: Final = "_corrupt"
 _OUTSIDE: Final = ("stream", "offset", CORRUPT)
+_NO_ROOM: Final = (pa.ArrowInvalid, OverflowError)
 
 _Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -60,7 +61,9 @@ class Shape:
         self._all = msgspec.json.Decoder(array, strict=strict)
         self._one = msgspec.json.Decoder(kind, strict=strict)
         self._values = {name: values_at(path) for name, path in paths.items()}
-        self._blank = _blank(kind)
+        self._blank = _blank(
+            kind, {path.partition(".")[0] for path in paths.values() if "." in path}
+        )
 
     def parse_all(self, data: bytes) -> list[Any]:
         """Parse a JSON array of messages."""
@@ -90,13 +93,24 @@ class Shape:
     def complaints(self, parsed: Sequence[Any], schema: pa.Schema) -> dict[int, str]:
         """Find what parsed, but has no room in its column."""
         found: dict[int, str] = {}
+        rows = [row for row in parsed if row is not None]
         for name, values in self._values.items():
-            if name in schema.names and _has_decimals(schema.field(name).type):
-                for at, row in enumerate(parsed):
-                    try:
-                        self._column(name, [] if row is None else values([row]), schema)
-                    except pa.ArrowInvalid as error:
-                        found[at] = f"{error} - at `$.{name}`"
+            if name in schema.names and _is_bounded(schema.field(name).type):
+                try:
+                    self._column(name, values(rows), schema)
+                except _NO_ROOM:
+                    found |= self._misfits(name, values, parsed, schema)
+        return found
+
+    def _misfits(
+        self, name: str, values: Callable[[Values], list[Any]], parsed: Values, schema: pa.Schema
+    ) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for at, row in enumerate(parsed):
+            try:
+                self._column(name, [] if row is None else values([row]), schema)
+            except _NO_ROOM as error:
+                found[at] = f"{error} - at `$.{name}`"
         return found
 
     def broken_rules(
@@ -107,17 +121,19 @@ class Shape:
         return {}
 
 
-def _has_decimals(kind: pa.DataType) -> bool:
+def _is_bounded(kind: pa.DataType) -> bool:
+    """Tell a type that has not room for all that its Python type holds."""
     inner = [kind.field(at).type for at in range(kind.num_fields)]
-    return pa.types.is_decimal(kind) or any(map(_has_decimals, inner))
+    is_bounded = pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)
+    return is_bounded or any(map(_is_bounded, inner))
 
 
-def _blank(kind: type[Struct]) -> Struct:
+def _blank(kind: type[Struct], entered: Collection[str] = ()) -> Struct:
+    """Make what holds nothing; only the objects that columns are taken out of are there."""
     blanks: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
-        is_struct = isinstance(field.type, type) and issubclass(field.type, Struct)
         nothing = ABSENT if field.default is ABSENT else None
-        blanks[field.name] = _blank(field.type) if is_struct else nothing
+        blanks[field.name] = _blank(field.type) if field.name in entered else nothing
     return kind(**blanks)
 
 
@@ -148,6 +164,10 @@ def shape_of_schema(schema: t.StructType) -> Shape:
     for name in ("stream", "offset", CORRUPT):
         if name in schema.fieldNames() and not isinstance(schema[name].dataType, t.StringType):
             raise BadOption("schema", f"'{name}' is not a field of messages, and is a string")
+    required = [field.name for field in schema if not field.nullable and field.name not in _OUTSIDE]
+    if CORRUPT in schema.fieldNames() and required:
+        what = f"'{required[0]}' is NOT NULL, but null beside a text in '{CORRUPT}'"
+        raise BadOption("schema", f"{what}: let it be null, and ask whether '{CORRUPT}' is")
     return _SchemaShape(schema)
 
 
@@ -165,29 +185,35 @@ def _numbers_of(fields: list[t.StructField]) -> "msgspec.json.Decoder[list[Any]]
 
 
 def _class_of(name: str, fields: Sequence[t.StructField], kinds: Sequence[Any]) -> type[Struct]:
-    """Make the class of objects with so many fields; only those of a message may be required."""
+    """Make the class of objects with so many fields; those that are never null are required."""
     made: list[Any] = []
     for at, (field, kind) in enumerate(zip(fields, kinds, strict=True)):
-        is_required = name == "Message" and not field.nullable
-        made.append((field_name(at), kind) if is_required else (field_name(at), kind | None, None))
+        made.append(
+            (field_name(at), kind | None, None) if field.nullable else (field_name(at), kind)
+        )
     names = {field_name(at): field.name for at, field in enumerate(fields)}
     return msgspec.defstruct(name, made, rename=names, kw_only=True, gc=False)
 
 
 def _json_type(kind: t.DataType, where: str, *, in_map: bool = False) -> Any:
     if isinstance(kind, t.ArrayType):
-        return list[_json_type(kind.elementType, where, in_map=in_map) | None]  # type: ignore[misc] # made here
+        items = _json_type(kind.elementType, where, in_map=in_map)
+        return list[items | None if kind.containsNull else items]  # type: ignore[misc] # made here
     if isinstance(kind, t.MapType):
         if not isinstance(kind.keyType, t.StringType):
             raise BadOption("schema", f"'{where}' is a map, and JSON has text keys only")
-        return dict[str, _json_type(kind.valueType, where, in_map=True) | None]  # type: ignore[misc] # made here
+        held = _json_type(kind.valueType, where, in_map=True)
+        return dict[str, held | None if kind.valueContainsNull else held]  # type: ignore[misc] # made here
     if isinstance(kind, t.StructType):
         kinds = [_json_type(one.dataType, where, in_map=in_map) for one in kind]
         if not in_map:
             return _class_of("Nested", kind.fields, kinds)
         # Arrow takes maps apart by itself, and knows no classes.
-        fields = {one.name: json | None for one, json in zip(kind, kinds, strict=True)}
-        return TypedDict("Nested", fields, total=False)  # type: ignore[operator] # made here
+        fields = {
+            one.name: NotRequired[json | None] if one.nullable else Required[json]
+            for one, json in zip(kind, kinds, strict=True)
+        }
+        return TypedDict("Nested", fields)  # type: ignore[operator] # made here
     simple = _SIMPLE.get(type(kind))
     if simple is None:
         raise BadOption(

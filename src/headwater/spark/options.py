@@ -1,16 +1,21 @@
 """The options of source and sink, checked before anything runs. Spark gives names in any case."""
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from headwater.client import Client
+from headwater.client import Client, Retry
 from headwater.client.client import TIMEOUT
-from headwater.errors import BadOption
+from headwater.client.messages import is_url
+from headwater.errors import BadOption, ClientError
 from headwater.protocol.content_types import JSON
-from headwater.protocol.globs import ANY, ONE
+from headwater.protocol.globs import ANY, ONE, matches
+from headwater.protocol.paths import RESERVED
+
+log: Final = logging.getLogger("headwater.spark")
 
 Mode = Literal["raw", "state", "runs", "json"]
 Position = Literal["earliest", "latest"]
@@ -20,6 +25,8 @@ VALUE_TYPES: Final = ("string", "binary", "variant")
 SPLIT_BYTES: Final = 64 * 1024 * 1024
 WAIT_SECONDS: Final = 1.0
 MAX_WAIT: Final = 20.0
+PATIENT: Final = Retry(attempts=17)
+"""So a server that restarts is waited for: about half a minute."""
 
 _SERVER: Final = frozenset({"url", "stream", "path", "headers", "token", "timeoutseconds"})
 _SOURCE: Final = _SERVER | {
@@ -48,9 +55,21 @@ class Server(Struct, frozen=True):
     token: str | None = None
     timeout: float = TIMEOUT
 
-    def client(self) -> Client:
+    def client(self, retry: Retry = PATIENT) -> Client:
         """Make a client; a task makes its own."""
-        return Client(self.url, headers=self.headers or None, auth=self.token, timeout=self.timeout)
+        return Client(
+            self.url,
+            headers=self.headers or None,
+            auth=self.token,
+            retry=retry,
+            timeout=self.timeout,
+            live_timeout=MAX_WAIT + self.timeout,
+            on_retry=_tell,
+        )
+
+
+def _tell(error: ClientError, seconds: float) -> None:
+    log.warning("trying again in %.1f s error=%s", seconds, error)
 
 
 class SourceOptions(Struct, frozen=True):
@@ -92,13 +111,14 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     """Read the options of the source."""
     options = _lowered(given, _SOURCE)
     mode = _choice(options, "mode", (*MODES, ""), "")
+    streams = _streams(options)
     return SourceOptions(
         server=_server(options),
-        streams=_streams(options),
+        streams=streams,
         mode=mode or None,  # type: ignore[arg-type] # it is one of MODES
         value_type=_choice(options, "valueType", VALUE_TYPES, "string"),
-        starting=_offsets(options, "startingOffsets", "earliest"),
-        ending=_offsets(options, "endingOffsets", "latest"),
+        starting=_offsets(options, "startingOffsets", "earliest", streams),
+        ending=_offsets(options, "endingOffsets", "latest", streams),
         max_bytes=_integer(options, "maxBytesPerTrigger", None),
         split_bytes=_integer(options, "splitBytes", SPLIT_BYTES) or SPLIT_BYTES,
         fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
@@ -116,6 +136,8 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     stream = options.get("stream", options.get("path", "")).strip("/")
     if is_glob(stream):
         raise BadOption("stream", "a glob can't be written to: name one stream, or use a column")
+    if stream and not is_path(stream):
+        raise BadOption("stream", "it is the path of a stream; the server is named by 'url'")
     batch = options.get("batchid", "0")
     if not (batch.isascii() and batch.isdigit()):
         raise BadOption("batchId", f"'{batch}' is not a number from 0 on")
@@ -129,6 +151,11 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         write_id=options.get("writeid"),
         batch_id=int(batch),
     )
+
+
+def is_path(stream: str) -> bool:
+    """Tell the path of a stream from a URL, and from what the server keeps for itself."""
+    return not is_url(stream) and stream.split("/", 1)[0] != RESERVED
 
 
 def is_glob(path: str) -> bool:
@@ -149,14 +176,23 @@ def _server(options: Mapping[str, str]) -> Server:
     if not url.lower().startswith(("http://", "https://")):
         raise BadOption("url", "set it to the server's URL, such as http://127.0.0.1:4437")
     headers = _json(options, "headers") if "headers" in options else {}
-    if not all(isinstance(value, str) for value in headers.values()):
-        raise BadOption("headers", "it is a JSON object of texts")
-    return Server(
-        url.rstrip("/"),
-        headers,
-        options.get("token"),
-        _seconds(options, "timeoutSeconds", TIMEOUT, 3600.0),
-    )
+    if not all(isinstance(value, str) and _is_one_line(value) for value in headers.values()):
+        raise BadOption("headers", "it is a JSON object of texts without line breaks")
+    if not _is_one_line(options.get("token", "")):
+        raise BadOption("token", "it holds a line break")
+    timeout = _seconds(options, "timeoutSeconds", TIMEOUT, 3600.0)
+    if not timeout:
+        raise BadOption("timeoutSeconds", "no server answers within 0 seconds")
+    server = Server(url.rstrip("/"), headers, options.get("token"), timeout)
+    try:
+        server.client().close()
+    except ValueError as error:
+        raise BadOption("url", str(error)) from None
+    return server
+
+
+def _is_one_line(text: str) -> bool:
+    return not {"\r", "\n"} & set(text)
 
 
 def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -171,7 +207,7 @@ def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
     else:
         names = text.split(",")
     streams = tuple(dict.fromkeys(name.strip().strip("/") for name in names))
-    if not all(streams):
+    if not streams or not all(streams):
         raise BadOption("stream", "name a stream, several with commas between, or a glob as a/**")
     return streams
 
@@ -185,13 +221,18 @@ def _types(options: Mapping[str, str], mode: str) -> frozenset[str] | None:
     return frozenset(name.strip() for name in text.split(","))
 
 
-def _offsets(options: Mapping[str, str], name: str, default: Position) -> Position | dict[str, str]:
+def _offsets(
+    options: Mapping[str, str], name: str, default: Position, streams: Sequence[str]
+) -> Position | dict[str, str]:
     text = options.get(name.lower(), default).strip()
     if text in {"earliest", "latest"}:
         return text  # type: ignore[return-value] # one of the two
     offsets = _json(options, name)
     if not all(isinstance(value, str) and value for value in offsets.values()):
         raise BadOption(name, "a JSON object of it has an offset for each stream")
+    for path in offsets:
+        if not any(matches(glob, path) for glob in streams):
+            raise BadOption(name, f"'{path}' is none of the streams that are read")
     return offsets
 
 

@@ -24,6 +24,16 @@ PACKED: Final = "_rows"
 OBSERVED: Final = "headwater"
 """The name under which a query's progress has how many `rows` its packed ones stand for."""
 
+TO_PACK: Final = StructType(
+    [
+        StructField("stream", StringType()),
+        StructField("offset", StringType()),
+        StructField("value", BinaryType()),
+        StructField("content_type", StringType()),
+    ]
+)
+"""What is packed. Only what a stream holds that has no messages comes with its content type."""
+
 _CONTROL: Final = StructType(
     [StructField(name, StringType()) for name in ("stream", "offset", "kind", "time")]
 )

@@ -4,6 +4,7 @@ Offsets of one stream sort as texts. Those of a Headwater server also tell a byt
 only used to weigh ranges against each other.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
@@ -15,7 +16,8 @@ from headwater.protocol.offsets import Offset, parse_offset
 LEAST_SHARE: Final = 64 * 1024
 """So much of a stream is worth a request of its own."""
 
-LEAST_PIECES: Final = 4
+LEAST_PIECES: Final = max(4, os.cpu_count() or 1)
+"""So many pieces keep all cores busy where Spark runs in one process; elsewhere it is a guess."""
 LEAST_PIECE_BYTES: Final = 8 * 1024 * 1024
 """So much is worth a task of its own, which takes a tenth of a second to begin."""
 
@@ -30,6 +32,11 @@ class Range(Struct, frozen=True):
     @property
     def bytes(self) -> int:
         return max(0, byte_of(self.end) - byte_of(self.start))
+
+
+def is_offset(text: str) -> bool:
+    """Tell an offset from other texts, also from the words that stand for one."""
+    return isinstance(parse_offset(text), Offset)
 
 
 def byte_of(offset: str) -> int:

@@ -8,10 +8,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from headwater.client import Client
-from headwater.errors import OffsetGone, StreamGone, StreamLost, StreamNotFound
+from headwater.errors import RequestRefused, StreamLost
 from headwater.spark.columns import Columns
 from headwater.spark.options import SourceOptions
-from headwater.spark.ranges import Range
+from headwater.spark.planning import what_was_lost
+from headwater.spark.ranges import Range, byte_of
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -47,17 +48,24 @@ def _read_all(
         for piece in partition.ranges:
             try:
                 yield from _read(client, columns, piece)
-            except (StreamNotFound, StreamGone, OffsetGone) as gone:
-                what = "was deleted and created again"
-                what = what if isinstance(gone, OffsetGone) else "was deleted"
-                lost = StreamLost(piece.stream, piece.start, what)
+            except StreamLost as lost:
                 if options.fail_on_data_loss:
-                    raise lost from gone
-                log.warning("stream lost stream=%s offset=%s", piece.stream, piece.start)
+                    raise
+                log.warning("stream lost stream=%s offset=%s", piece.stream, lost.offset)
 
 
 def _read(client: Client, columns: Columns, piece: Range) -> Iterator[pa.RecordBatch]:
-    for batch in client.stream(piece.stream).read(piece.start, until=piece.end):
-        for rows in columns.batches(batch, piece):
-            if rows.num_rows:
-                yield rows
+    reached = piece.start
+    try:
+        for batch in client.stream(piece.stream).read(piece.start, until=piece.end):
+            for rows in columns.batches(batch, piece):
+                if rows.num_rows:
+                    yield rows
+            reached = batch.offset
+    except RequestRefused as refused:
+        what = what_was_lost(refused)
+        if what is None:
+            raise
+        raise StreamLost(piece.stream, reached, what) from refused
+    if byte_of(reached) < byte_of(piece.end):
+        raise StreamLost(piece.stream, reached, "has become shorter")

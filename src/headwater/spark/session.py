@@ -38,7 +38,7 @@ def session(
     if remote is not None:
         builder = builder.remote(remote)
     else:
-        os.environ.setdefault("JAVA_HOME", find_java())
+        os.environ["JAVA_HOME"] = find_java()  # the user's own, if Spark can run on it
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master)
         chosen |= _OWN

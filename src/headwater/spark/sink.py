@@ -7,18 +7,28 @@ an older one. See docs/decisions/0031.
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, StringType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
 
 from headwater.client import Client, ProducerClaim
 from headwater.client.values import holds_json
@@ -33,11 +43,14 @@ from headwater.errors import (
     SparkError,
     StreamNotFound,
 )
-from headwater.spark.options import SinkOptions
+from headwater.spark.arrays import leaves
+from headwater.spark.options import SinkOptions, is_path
 
 _STREAM: Final = "stream"
 _VALUE: Final = "value"
 _QUERY: Final = "sql.streaming.queryId"
+_AT_ONCE: Final = 8
+"""So many appends of a batch are under way at once: the server makes them durable together."""
 _ONE_VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -71,8 +84,8 @@ class Encoder:
         if not self._plain and not self._json:
             raise BadOption("contentType", "rows with fields become JSON: have one column 'value'")
         for name in fields:
-            if isinstance(schema[name].dataType, VariantType):
-                raise BadOption("schema", f"'{name}' is a variant: write to_json({name})")
+            if _holds_variants(schema[name].dataType):
+                raise BadOption("schema", f"'{name}' is or holds a variant: write to_json({name})")
 
     def encode(self, batches: Iterator[pa.RecordBatch]) -> dict[str, bytes]:
         """Encode the rows of a task."""
@@ -86,9 +99,18 @@ class Encoder:
                 path = (stream or self._stream or "").strip("/")
                 if not path:
                     raise BadRow("its column 'stream' is empty, and there is no option 'stream'")
+                if path not in parts and not is_path(path):
+                    raise BadRow(
+                        f"its column 'stream' holds '{path}', which is no path of a stream"
+                    )
                 parts.setdefault(path, []).append(message)
         separator = b"," if self._json else b""
-        return {path: separator.join(messages) for path, messages in parts.items() if messages}
+        joined = {path: separator.join(messages) for path, messages in parts.items()}
+        return {path: data for path, data in joined.items() if data}
+
+    def length(self, parts: Sequence[bytes]) -> int:
+        """Say how long `body` is."""
+        return sum(map(len, parts)) + (len(parts) + 1 if self._json else 0)
 
     def body(self, parts: Sequence[bytes]) -> bytes:
         """Put the parts of tasks together into one append."""
@@ -97,10 +119,14 @@ class Encoder:
     def _messages(self, batch: pa.RecordBatch) -> list[bytes]:
         if self._plain:
             return [self._checked(value) for value in batch.column(_VALUE).to_pylist()]
-        rows = batch.select(self._fields).to_pylist(maps_as_pydicts="strict")
+        for name in self._fields:
+            if not all(map(_are_finite, leaves(batch.column(name)))):
+                reason = f"'{name}' is or holds NaN or an infinity, which JSON has not"
+                raise BadRow(f"{reason}: make it null, or a text")
         try:
+            rows = batch.select(self._fields).to_pylist(maps_as_pydicts="strict")
             return [msgspec.json.encode(row) for row in rows]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise BadRow(f"it can't be written as JSON ({error})") from None
 
     def _checked(self, value: str | bytes | None) -> bytes:
@@ -114,6 +140,22 @@ class Encoder:
             except (msgspec.DecodeError, RecursionError) as error:
                 raise BadRow(f"its value {data[:80]!r} is no JSON ({error})") from None
         return data
+
+
+def _holds_variants(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(_holds_variants(field.dataType) for field in kind.fields)
+        case ArrayType():
+            return _holds_variants(kind.elementType)
+        case MapType():
+            return _holds_variants(kind.valueType)
+        case _:
+            return isinstance(kind, VariantType)
+
+
+def _are_finite(array: pa.Array) -> bool:
+    return not pa.types.is_floating(array.type) or pc.all(pc.is_finite(array)).as_py() is not False
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -173,14 +215,25 @@ def _append(
     options: SinkOptions, encoder: Encoder, staged: Sequence[Staged], claim: ProducerClaim
 ) -> None:
     """Append each stream's part of a batch; repeating it appends nothing twice."""
-    paths = sorted({path for one in staged for path in one.parts})
-    with options.server.client() as client:
-        for path in paths:
-            body = encoder.body([one.parts[path] for one in staged if path in one.parts])
+    parts: dict[str, list[bytes]] = {}
+    for one in staged:
+        for path, part in one.parts.items():
+            parts.setdefault(path, []).append(part)
+    # The longest first, alone: where it is too long for the server, no stream has got anything.
+    order = sorted(parts, key=lambda path: (-encoder.length(parts[path]), path))
+    with options.server.client() as client, ThreadPoolExecutor(_AT_ONCE) as pool:
+
+        def append(path: str) -> None:
+            body = encoder.body(parts[path])
             try:
                 _append_one(client, options, path, body, claim)
             except RequestRefused as refused:
                 raise BatchRefused(path, _advice(refused, len(body))) from refused
+
+        for path in order[:1]:
+            append(path)
+        for _ in pool.map(append, order[1:]):
+            pass  # whatever one of them raises is raised here
 
 
 def _append_one(
@@ -199,8 +252,10 @@ def _append_one(
 def _advice(refused: RequestRefused, size: int) -> str:
     if isinstance(refused, BodyTooLarge):
         return (
-            f"its {size} bytes are over the server's limit. A batch is one append, so that it is "
-            "seen as a whole: read less at a time (maxBytesPerTrigger), or raise --max-body-bytes."
+            f"its {size} bytes are over the server's limit, and nothing was appended. A batch is "
+            "one append, so that it is seen as a whole: raise the server's --max-body-bytes for "
+            "it. A query repeats a batch as it was: maxBytesPerTrigger makes those behind it "
+            "short. Write a table in parts, with one writeId and a batchId for each."
         )
     if isinstance(refused, ProducerFenced):
         return (

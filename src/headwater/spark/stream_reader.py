@@ -34,6 +34,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.columns = Columns.of(options, schema)
         self._planner: Planner | None = None
+        self._initial: Offsets | None = None
+        self._has_begun = False
+        """Whether there was a batch, or the end of one."""
         self._target: Offsets | None = None
         self._last_served = ""
 
@@ -48,6 +51,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def initialOffset(self) -> Offsets:
+        # Spark asks once to plan the first batch and again to run it.
+        if self._initial is None:
+            self._initial = self._begin()
+        return self._initial
+
+    def _begin(self) -> Offsets:
         if self.options.starting == "earliest":
             return {}
         planner = self.planner
@@ -64,6 +73,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not planner.has_looked:
             planner.look()
         end = self._reachable(start, limit)
+        if not self._has_begun and start == self._initial:
+            self._has_begun = True
+            if self.options.starting != "earliest":
+                return self._pinned(start, end)
         if end == start and self._target is None:
             # Everything that was known is read: this is when to ask, and to wait if need be.
             planner.look(self.options.wait)
@@ -78,11 +91,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = dict(self.planner.tails)
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        self._has_begun = True
         ranges = [Range(path, start.get(path, START), end[path]) for path in sorted(end)]
         size = piece_bytes(sum(each.bytes for each in ranges), self.options.split_bytes)
         pieces: list[Range] = []
         for each in ranges:
-            if each.start != each.end:
+            if each.start != each.end and not self._is_before_the_first(each):
                 pieces += self.planner.pieces_or_loss(each.stream, each.start, each.end, size)
         return [Ranges(packed) for packed in pack(pieces, size)]
 
@@ -93,6 +107,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._planner is not None:
             self._planner.close()
+
+    def _pinned(self, start: Offsets, end: Offsets) -> Offsets:
+        """Have the first batch read nothing of streams that begin at their end.
+
+        Spark notes the end of a batch, and not where the first one began: a replay after a crash
+        asks for that anew, when such a stream has a later end. So the first batch ends where it
+        begins, at once, and what comes from then on is the next one's.
+        """
+        moves = self.planner.begins_at_its_end
+        fixed = {path: at for path, at in end.items() if not moves(path)}
+        return fixed | {path: at for path, at in start.items() if moves(path)}
+
+    def _is_before_the_first(self, piece: Range) -> bool:
+        """Tell a first batch that is run again, after its streams went on: it had nothing."""
+        begun = (self._initial or {}).get(piece.stream)
+        return piece.start == begun and piece.end <= piece.start
 
     def _reachable(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Say how far the next batch goes."""

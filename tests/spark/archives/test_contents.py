@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headwater.errors import ArchiveDamaged, ArchiveGap, ArchiveOvertaken
 from headwater.spark.archives.contents import (
@@ -54,6 +55,20 @@ def test_a_stream_that_begins_anew_in_a_later_epoch_is_another_incarnation() -> 
     contents = Contents()
     contents.take(Entry(added=[file(0, 9), file(0, 4, epoch=2)]))
     assert [each.reached for each in contents.streams["s"]] == [offset(1, 9), offset(2, 4)]
+
+
+def test_a_stream_that_does_not_know_what_was_reached_is_another_incarnation() -> None:
+    contents = Contents()
+    contents.take(Entry(added=[file(0, 9, epoch=2)]))
+    # A fork of an older stream: its first bytes have the older epoch.
+    fork = [file(0, 12, epoch=1), file(12, 15, epoch=3)]
+    entry = Entry(added=[replace(each, other_than=offset(2, 9)) for each in fork])
+    contents.take(entry)
+    first, second = contents.streams["s"]
+    assert (first.reached, second.reached) == (offset(2, 9), offset(3, 15))
+    assert (second.begin, len(second.files)) == (0, 2)
+    with pytest.raises(ArchiveOvertaken):
+        contents.take(entry)
 
 
 def test_a_closed_stream_takes_nothing_more_unless_it_is_another() -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headwater.spark import session
 from headwater.spark.jobs.archive import archive
 from headwater.spark.jobs.project import project
+from headwater.spark.jobs.publish import publish
 from headwater.spark.jobs.restore import restore
 from headwater.spark.jobs.snapshot import snapshot
 from tests.spark import drivers
@@ -39,6 +40,8 @@ def main(job: str, arguments: dict[str, Any]) -> None:
         _QUERIES[job](spark, trigger={"availableNow": True}, **arguments).awaitTermination()
     elif job == "restore":
         restore(spark, **arguments)
+    elif job == "publish":
+        publish(spark, spark.range(arguments.pop("count")), **arguments)
     else:
         snapshot(spark, **arguments)
     spark.stop()

@@ -177,6 +177,58 @@ def test_a_stream_that_is_created_again_is_another_incarnation(
         assert done.messages == len(stored(client, target)) == count
 
 
+def both(kept: Archive, client: Client, room: str) -> list[list[bytes]]:
+    """Both incarnations of a stream, as they come back."""
+    for number in (0, 1):
+        restore(
+            kept.spark,
+            folder=str(kept.folder),
+            url=kept.source["url"],
+            stream={f"{room}/a": f"{room}-back/{number}"},
+            incarnation=number,
+        )
+    assert len(load(kept.folder).streams[f"{room}/a"]) == 2
+    return [stored(client, f"{room}-back/{number}") for number in (0, 1)]
+
+
+@pytest.mark.parametrize("limit", ["1m", "100"])
+def test_a_stream_that_comes_back_as_a_fork_of_an_older_one_is_archived_whole(
+    kept: Archive, client: Client, room: str, limit: str
+) -> None:
+    older = client.stream(f"{room}-older")
+    older.create(data=numbers(30, 500))
+    stream = client.stream(f"{room}/a")
+    stream.create(data=numbers(20))
+    before = stored(client, f"{room}/a")
+    kept.run()
+    stream.delete()
+    older.fork(f"{room}/a")
+    stream.append(numbers(3, 100))
+    kept.run(failOnDataLoss="false", maxBytesPerTrigger=limit)
+    stream.append(numbers(2, 200))
+    kept.run(failOnDataLoss="false")
+    kept.checkpoint = kept.checkpoint.with_name("another")
+    kept.run()  # from the start: all of it is there
+    assert both(kept, client, room) == [before, stored(client, f"{room}/a")]
+
+
+def test_a_fork_that_comes_back_from_an_earlier_point_is_archived_whole(
+    kept: Archive, client: Client, room: str
+) -> None:
+    older = client.stream(f"{room}-older", content_type="application/json")
+    middle = older.create(data=numbers(10)).next_offset
+    older.append(numbers(10, 10))
+    older.fork(f"{room}/a")
+    before = stored(client, f"{room}/a")
+    kept.run()
+    client.stream(f"{room}/a").delete()
+    older.fork(f"{room}/a", offset=middle)
+    kept.run(failOnDataLoss="false")
+    client.stream(f"{room}/a").append(numbers(3, 100))
+    kept.run(failOnDataLoss="false")
+    assert both(kept, client, room) == [before, stored(client, f"{room}/a")]
+
+
 def test_options_that_would_change_messages_are_refused(kept: Archive) -> None:
     with pytest.raises(BadOption, match="an archive keeps messages as they are"):
         kept.run(mode="state")

@@ -1,4 +1,4 @@
-"""A projection whose driver is killed at any moment tells and keeps everything once."""
+"""Jobs whose driver is killed at any moment tell and keep everything once."""
 
 import time
 from collections import Counter
@@ -18,6 +18,8 @@ from tests.spark.jobs.driving import KILLS, PATIENCE, job_driver
 from tests.spark.jobs.test_project import story
 from tests.spark.run_logs import messages_of, snapshots
 from tests.support.server import ServerProcess
+
+ROWS = 5_000
 
 
 def projecting(url: str, folder: Path, limit: str) -> AbstractContextManager[Popen[bytes]]:
@@ -73,3 +75,36 @@ def test_a_killed_projection_goes_on_where_it_was(spark: SparkSession, tmp_path:
     inserts = {name: count for name, count in operations.items() if name[2] == "insert"}
     assert set(inserts.values()) == {1}
     assert len(inserts) == len(state)
+
+
+def test_a_killed_publication_tells_the_rest_once(tmp_path: Path) -> None:
+    chance = Random(5)
+    with ServerProcess() as server, Client(server.url) as client:
+        stream = client.stream("rows")
+        stream.create()
+        given = {
+            "url": server.url,
+            "stream": "rows",
+            "type": "row",
+            "key": "id",
+            "count": ROWS,
+            "state": f"{tmp_path}/state",
+            "append_bytes": 1000,
+        }
+
+        for _ in range(KILLS):
+            before = stream.head().next_offset
+            with job_driver("publish", tmp_path, given) as process:
+                until = time.monotonic() + PATIENCE
+                while stream.head().next_offset == before and process.poll() is None:
+                    assert time.monotonic() < until, (tmp_path / "driver.log").read_text()[-2000:]
+                    time.sleep(0.01)
+                time.sleep(chance.random() * 0.1)  # then it is killed, in the midst of many appends
+        assert len(list(stream.read().items())) < ROWS, "it was never killed before its end"
+        with job_driver("publish", tmp_path, given) as process:
+            code = process.wait(PATIENCE)
+            assert code == 0, (tmp_path / "driver.log").read_text()[-3000:]
+        told = Counter(
+            (item["headers"]["operation"], item["key"]) for item in stream.read().items()
+        )
+    assert told == Counter(("insert", str(number)) for number in range(ROWS))

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -24,7 +26,7 @@ from headwater.spark.tables import open_table
 from headwater.spark.transforms.state import as_of_offset, as_of_time
 from headwater.state import collection, define_stream_state
 from tests.docs.test_pages import blocks
-from tests.spark.transforms.oracle import MALFORMED, Oracle, final
+from tests.spark.transforms.oracle import MALFORMED, WILD_EVENTS, Oracle, final
 from tests.support.server import ServerProcess
 
 SCHEMAS: Final = {"user": "n long not null, s string"}
@@ -142,11 +144,34 @@ def told(oracle: Oracle) -> list[tuple[str, str]]:
     return sorted((each.type, each.key) for each in oracle.quarantined)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_generated_streams_give_the_tables_that_the_state_gives(
-    job: Job, client: Client, seed: int
+@settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(drawn=st.lists(WILD_EVENTS, min_size=1, max_size=6))
+def test_any_streams_give_the_tables_that_the_state_gives(
+    spark: SparkSession,
+    server: ServerProcess,
+    client: Client,
+    tmp_path_factory: pytest.TempPathFactory,
+    drawn: list[list[Any]],
 ) -> None:
-    streams = {f"{job.room}/{name}": generated(seed * 10 + at, 100) for at, name in enumerate("ab")}
+    folder = tmp_path_factory.mktemp("any")
+    job = Job(spark, server.url, folder.name, folder)
+    sure = [change("user", "sure", "insert", {"n": 1})]
+    streams = {f"{job.room}/{number}": events + sure for number, events in enumerate(drawn)}
+    for path, events in streams.items():
+        client.stream(path).create(data=json.dumps(events).encode())
+    job.run()
+    oracles = final(streams, state())
+    assert job.current() == {path: each.rows for path, each in oracles.items() if each.rows}
+    kept = {path: [row[1:3] for row in job.quarantined() if row[0] == path] for path in streams}
+    assert kept == {path: told(each) for path, each in oracles.items()}
+
+
+def test_the_history_of_generated_streams_can_be_asked_as_of_any_offset(
+    job: Job, client: Client
+) -> None:
+    streams = {f"{job.room}/{name}": generated(10 + at, 100) for at, name in enumerate("ab")}
     for path, events in streams.items():
         client.stream(path).create(data=json.dumps(events[:60]).encode())
     assert job.run(source={"maxBytesPerTrigger": "4000"}) > 1
@@ -231,6 +256,47 @@ def test_a_batch_that_fails_between_two_tables_is_finished_later(job: Job, clien
     assert [row[1:3] for row in job.quarantined()] == [("user", "b")]
 
 
+@pytest.mark.parametrize("name", ["user", "user_history", "_history off"])
+def test_a_table_that_is_gone_is_not_begun_anew(job: Job, client: Client, name: str) -> None:
+    path = f"{job.room}/a"
+    history = name != "_history off"
+    client.stream(path).create(data=json.dumps([change("user", "a", "insert", {"n": 1})]).encode())
+    job.run(history=history)
+    append(client, path, [change("order", "b", "insert", 2)])  # a type that comes later
+    job.run(history=history)
+    before = everything(job)
+    table, aside = job.folder / "tables" / (name if history else "order"), job.folder / "aside"
+    table.rename(aside)
+    append(client, path, [change("user", "c", "insert", {"n": 3})])
+    with pytest.raises(StreamingQueryException, match=r"does not hold.*Bring it back"):
+        job.run(history=history)
+    assert not table.exists()
+    aside.rename(table)
+    assert everything(job) == before
+    job.run(history=history)
+    assert {key for _, key in job.current()[path]} == {"a", "b", "c"}
+
+
+def test_tables_in_another_folder_or_format_are_not_begun_under_a_checkpoint(
+    job: Job, client: Client
+) -> None:
+    path = f"{job.room}/a"
+    client.stream(path).create(data=json.dumps([change("user", "a", "insert", {"n": 1})]).encode())
+    job.run()
+    append(client, path, [change("user", "b", "insert", {"n": 2})])
+    with pytest.raises(StreamingQueryException, match=r"does not hold.*begin anew"):
+        job.run(table_format="parquet")
+    there, job.tables = job.tables, str(job.folder / "others")
+    with pytest.raises(StreamingQueryException, match=r"does not hold.*begin anew"):
+        job.run()
+    job.tables = there
+    job.run(history=False)  # from here on the histories lack something, and are not asked for
+    (job.folder / "tables" / "user_history").rename(job.folder / "aside")
+    append(client, path, [change("user", "c", "insert", {"n": 3})])
+    job.run(history=False)
+    assert {key for _, key in job.current()[path]} == {"a", "b", "c"}
+
+
 def by_offset(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["offset"]))
 
@@ -262,6 +328,44 @@ def test_a_snapshot_that_is_open_ends_with_its_stream(job: Job, client: Client) 
         f"{job.room}/b": {("order", "new"): 2},
         f"{job.room}/c": {("order", "old"): 1, ("order", "new"): 2},
     }
+
+
+def test_rows_of_a_deleted_stream_stay_until_the_next_one_at_its_path_has_a_snapshot(
+    job: Job, client: Client
+) -> None:
+    def data(*events: Any) -> bytes:
+        return json.dumps(events).encode()
+
+    source = client.stream(f"source-of-{job.room}")
+    source.create(data=data(change("order", "k", "insert", "taken over")))
+    old = data(change("order", "k", "insert", "old"), change("order", "gone", "insert", "old"))
+    for name in ("anew", "fork"):
+        client.stream(f"{job.room}/{name}").create(data=old)
+    careless = {"failOnDataLoss": "false"}
+    job.run(source=careless)
+    for name in ("anew", "fork"):
+        client.stream(f"{job.room}/{name}").delete()
+    client.stream(f"{job.room}/anew").create(data=data(change("order", "k", "insert", "new")))
+    source.fork(f"{job.room}/fork")
+    append(client, f"{job.room}/fork", [change("order", "own", "insert", "new")])
+    job.run(source=careless)
+    # The offsets of what a fork took over are older than those of the stream before it.
+    stays = {("order", "k"): "old", ("order", "gone"): "old"}
+    assert job.current() == {
+        f"{job.room}/anew": stays | {("order", "k"): "new"},
+        f"{job.room}/fork": stays | {("order", "own"): "new"},
+    }
+    snapshot = [change("order", "k", "insert", "taken over"), change("order", "own", "insert", 1)]
+    start, end = control("snapshot-start"), control("snapshot-end")
+    for name in ("anew", "fork"):
+        append(client, f"{job.room}/{name}", [start, *snapshot, end])
+    job.run(source=careless)
+    right = {("order", "k"): "taken over", ("order", "own"): 1}
+    assert job.current() == {f"{job.room}/{name}": right for name in ("anew", "fork")}
+    valid = [row for row in job.rows("order_history") if row["valid_to"] is None]
+    assert sorted((row["stream"], row["key"]) for row in valid) == sorted(
+        (f"{job.room}/{name}", key) for name in ("anew", "fork") for key in ("k", "own")
+    )
 
 
 def test_columns_of_the_tables(job: Job, client: Client) -> None:
@@ -310,6 +414,27 @@ def test_history_is_asked_as_of_a_time(job: Job, client: Client) -> None:
     assert [numbers(second) for second in seconds] == [[], [1, 2], [1, 2], [3, 4], [3, 4], [], []]
 
 
+def test_types_whose_histories_are_asked_together_are_as_of_one_offset(
+    job: Job, client: Client
+) -> None:
+    events = [
+        change("user", "a", "insert", {"n": 1}, timestamp="2025-01-15T10:00:00Z"),
+        change("order", "b", "insert", 2, timestamp="2025-01-15T12:00:00Z"),
+        change("user", "a", "update", {"n": 3}),
+    ]
+    client.stream(f"{job.room}/a").create(data=json.dumps(events).encode())
+    job.run()
+    users = open_table(f"{job.tables}/user_history").read(job.spark)
+    orders = open_table(f"{job.tables}/order_history").read(job.spark)
+    assert users is not None
+    assert orders is not None
+    when = datetime(2025, 1, 15, 11, tzinfo=UTC)
+    # Nothing in the history of one type tells that the other one was later.
+    assert [row.n for row in as_of_time(users, when).collect()] == [3]
+    both = users.unionByName(orders, allowMissingColumns=True)
+    assert [(row.key, row.n) for row in as_of_time(both, when).collect()] == [("a", 1)]
+
+
 def test_new_types_and_new_columns_appear_and_what_cannot_change_is_said(
     job: Job, client: Client
 ) -> None:
@@ -343,13 +468,82 @@ def test_new_types_and_new_columns_appear_and_what_cannot_change_is_said(
     assert len(job.rows("user", "parquet")) == 3
 
 
+def test_columns_come_and_go_in_the_history_too(job: Job, client: Client) -> None:
+    client.stream(f"{job.room}/a").create()
+    for value, schema in [
+        ({"n": 1, "s": "x"}, "n long not null, s string"),
+        ({"n": 2, "s": "y", "x": 5}, "n long not null, s string, x long"),
+        ({"n": 3, "s": "z", "x": 6}, "n long not null, x long"),
+    ]:
+        append(client, f"{job.room}/a", [change("user", "a", "upsert", value)])
+        job.run(schemas={"user": schema})
+    (row,) = job.rows("user")
+    assert (row["n"], row["s"], row["x"]) == (3, None, 6)
+    versions = sorted(job.rows("user_history"), key=lambda each: str(each["valid_from"]))
+    assert [(each["n"], each["s"], each["x"]) for each in versions] == [
+        (1, "x", None),
+        (2, "y", 5),
+        (3, None, 6),
+    ]
+
+
 def test_a_field_may_be_called_as_a_column_of_the_table(job: Job, client: Client) -> None:
-    value = {"key": "k", "offset": 5, "n": 1}
+    value = {"key": "k", "Offset": 5, "_bucket": 6, "n": 1}
     data = json.dumps([change("user", "a", "insert", value)]).encode()
     client.stream(f"{job.room}/a").create(data=data)
-    job.run(schemas={"user": "key string, offset int, n long"}, history=False)
-    (row,) = job.rows("user")
-    assert (row["key"], row["value_key"], row["value_offset"], row["n"]) == ("a", "k", 5, 1)
+    job.run(schemas={"user": "key string, Offset int, _bucket int, n long"})
+    for name in ("user", "user_history"):
+        (row,) = job.rows(name)
+        assert (row["key"], row["value_key"], row["value_Offset"], row["n"]) == ("a", "k", 5, 1)
+        assert row["value__bucket"] == 6
+
+
+def test_a_nested_value_that_is_never_null_keeps_aside_what_lacks_it(
+    job: Job, client: Client
+) -> None:
+    events = [
+        change("user", "a", "insert", {"o": {"p": 1}}),
+        change("user", "b", "insert", {"o": {"p": None}}),
+        change("user", "c", "insert", {"o": {}}),
+        change("user", "d", "insert", {"o": None}),
+        change("user", "e", "insert", {}),
+        change("user", "a", "delete"),
+    ]
+    client.stream(f"{job.room}/a").create(data=json.dumps(events).encode())
+    job.run(schemas={"user": "o struct<p: int not null>"})
+    assert {row["key"]: row["o"] for row in job.rows("user")} == {"d": None, "e": None}
+    versions = [(row["key"], row["operation"], row["o"]) for row in job.rows("user_history")]
+    assert sorted(versions, key=lambda row: row[:2]) == [
+        ("a", "delete", None),
+        ("a", "insert", {"p": 1}),
+        ("d", "insert", None),
+        ("e", "insert", None),
+    ]
+    assert job.quarantined() == [
+        (f"{job.room}/a", "user", "b", "Expected `int`, got `null` - at `$.o.p`"),
+        (f"{job.room}/a", "user", "c", "Object missing required field `p` - at `$.o`"),
+    ]
+
+
+def test_a_stream_that_holds_no_messages_is_kept_aside_and_others_go_on(
+    job: Job, client: Client
+) -> None:
+    text, image = client.stream(f"{job.room}/a"), client.stream(f"{job.room}/b")
+    text.create(content_type="text/plain", data=b"hello")
+    image.create(content_type="image/png", data=b"\x89PNG\xff")
+    events = [change("order", "a", "insert", 1)]
+    client.stream(f"{job.room}/c").create(data=json.dumps(events).encode())
+    job.run()
+    assert job.current() == {f"{job.room}/c": {("order", "a"): 1}}
+    aside = sorted(job.rows("_quarantine"), key=lambda row: str(row["stream"]))
+    assert [(row["stream"], row["offset"], row["reason"]) for row in aside] == [
+        (
+            f"{job.room}/{name}",
+            stream.head().next_offset,
+            f"the stream holds {kind} and no messages",
+        )
+        for name, stream, kind in (("a", text, "text/plain"), ("b", image, "image/png"))
+    ]
 
 
 def test_names_of_tables_are_safe_and_apart() -> None:
@@ -370,9 +564,16 @@ def test_schemas_that_cannot_be_used_are_refused_before_anything_runs(job: Job) 
         "n lnog": "no schema",
         "int": "one type",
         "n interval day": "read it as string",
+        "name string, Name string": "'name' and 'Name' would be one column: rename one",
+        "key string, value_key string": "'key' and 'value_key' would be one column: rename one",
+        "n int, n int": "'n' and 'n' would be one column",
+        "o struct<a: int, A: int>": "'o.a' and 'o.A' would be one column",
+        "l array<struct<m: map<string, struct<a: int, A: int>>>>": "'l.m.a' and 'l.m.A' would be",
     }.items():
         with pytest.raises(BadOption, match=reason):
             job.run(schemas={"user": schema})
+    with pytest.raises(BadOption, match="all types: remove it"):
+        job.run(source={"mode": "state", "types": "user"})
     with pytest.raises(BadOption, match="delta, parquet"):
         job.run(table_format="csv")
 

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from headwater.client import Client, ProducerClaim
 from headwater.errors import BadOption, BadRow, BatchRefused
 from headwater.spark.jobs.publish import Published, publish, publishing
-from headwater.spark.tables import Table
 from headwater.state import MaterializedState, change, control, encode_events
 from tests.spark.conftest import Reads
+from tests.support.proxy import Proxy
 from tests.support.server import ServerProcess
 
 
@@ -112,6 +112,13 @@ def test_a_new_column_updates_every_row(target: Target) -> None:
     assert target.state()["2"] == {"id": 2, "name": "b", "twice": 4}
     assert target.publish(rows.selectExpr("CAST(id AS STRING) id", "name")).updates == 2
     assert target.state()["2"] == {"id": "2", "name": "b"}
+
+
+def test_a_decimal_of_many_digits_is_told_to_its_last_one(target: Target) -> None:
+    for cents in ("01", "02"):
+        rows = target.spark.sql(f"SELECT 1L AS id, 12345678901234567.{cents}BD AS amount")
+        assert target.publish(rows).txid is not None
+    assert b"12345678901234567.02" in b"".join(batch.data for batch in target.stream.read())
 
 
 @pytest.mark.parametrize(
@@ -219,20 +226,22 @@ def test_a_publisher_that_comes_second_looks_again(target: Target) -> None:
 
 
 def test_a_publisher_whose_reading_is_overtaken_looks_again(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+    target: Target, server: ServerProcess
 ) -> None:
-    target.publish(target.table((1, "a")))
-    committed = Table.committed
+    with Proxy(server.url) as proxy:
+        target.url = proxy.url
+        target.publish(target.table((1, "a")))
 
-    def overtaken(table: Table, writer: str) -> int:
-        monkeypatch.setattr(Table, "committed", committed)
-        done = committed(table, writer)
-        for name in ("b", "c"):  # the second one reads what the first has told
-            target.publish(target.table((1, name)))
-        return done
+        def overtake(request: bytes) -> None:
+            if request.startswith(
+                b"GET "
+            ):  # the first one knows how far the state is, and reads on
+                proxy.before_request = None
+                for name in ("b", "c"):  # the second one reads what the first has told
+                    target.publish(target.table((1, name)))
 
-    monkeypatch.setattr(Table, "committed", overtaken)
-    done = target.publish(target.table((1, "ours")))
+        proxy.before_request = overtake
+        done = target.publish(target.table((1, "ours")))
     assert (done.inserts, done.updates) == (0, 1)
     assert [each["value"]["name"] for each in target.events()] == ["a", "b", "c", "ours"]
 

@@ -102,6 +102,11 @@ def test_a_stream_comes_back_up_to_an_offset_and_later_the_rest(
     assert not done.streams[0].closed
 
 
+def test_an_until_that_is_no_offset_is_refused(kept: Kept) -> None:
+    with pytest.raises(BadOption, match="'100', for 'log', is no offset"):
+        kept.restore(stream="log", until={"log": "100"})
+
+
 def test_bytes_come_back_up_to_any_byte(kept: Kept, client: Client, room: str) -> None:
     reached = load(kept.folder).streams["raw/data"][0].reached
     until = f"{reached[:16]}_{1003:016d}"
@@ -178,10 +183,11 @@ def test_a_missing_file_is_a_gap_and_what_lies_before_it_can_be_had(
     (copy.folder / second.name).unlink()
     with pytest.raises(
         RestoreRefused, match=f"missing, with all of 'log' behind byte {second.start}"
-    ):
+    ) as refused:
         copy.restore(stream={"log": f"{room}/log"})
     assert not client.stream(f"{room}/log").exists()
     until = f"{1:016d}_{second.start:016d}"
+    assert str(refused.value).endswith(f"with an 'until'. It is '{until}'.")
     copy.restore(stream={"log": f"{room}/log"}, until={"log": until})
     assert byte_of(client.stream(f"{room}/log").head().next_offset) == second.start
 

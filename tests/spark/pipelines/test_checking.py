@@ -160,6 +160,28 @@ def test_a_missing_module_is_told(pipelines: Pipelines) -> None:
             },
             'error: target.schemas.order: Unsupported data type "LUNG"',
         ),
+        (
+            {
+                "source": {"schema": None},
+                "target": {
+                    "kind": "materialize",
+                    "tables": "t",
+                    "schemas": {"user": "since interval day"},
+                },
+            },
+            "error: target.schemas.user: ",
+        ),
+        (
+            {
+                "source": {"schema": None},
+                "target": {
+                    "kind": "materialize",
+                    "tables": "t",
+                    "schemas": {"user": "name string, Name string"},
+                },
+            },
+            "error: target.schemas.user: option 'schemas.user' can't be used: its fields 'name' ",
+        ),
     ],
 )
 def test_what_spark_finds_is_told(

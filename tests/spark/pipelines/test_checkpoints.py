@@ -17,7 +17,14 @@ from headwater.spark.pipelines.checkpoints import (
     own,
     owner,
 )
-from headwater.spark.pipelines.values import Pipeline, Source, StreamTarget, Transform
+from headwater.spark.pipelines.values import (
+    Materialize,
+    Pipeline,
+    Source,
+    StreamTarget,
+    TableFormat,
+    Transform,
+)
 
 PIPELINE: Final = Pipeline(
     name="x",
@@ -89,6 +96,33 @@ def test_what_has_changed_under_a_checkpoint_is_told(
     found = mismatches(BEFORE, now)
     assert [problem.is_warning for problem in found] == ([] if is_warning is None else [is_warning])
     assert all(problem.what.startswith(told) for problem in found)
+
+
+def tables(table_format: TableFormat) -> Pipeline:
+    target = Materialize(tables="/tables", format=table_format)
+    return Pipeline(name="x", source=PIPELINE.source, target=target)
+
+
+def test_another_format_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    own(tmp_path, tables("delta"))
+    before = owner(tmp_path)
+    assert before is not None
+    (problem,) = mismatches(before, Owner.of(tables("parquet")))
+    assert problem.what.startswith("was written for tables of the format delta, not parquet")
+    assert not problem.is_warning
+    assert mismatches(before, Owner.of(tables("delta"))) == []
+
+
+def test_a_checkpoint_that_says_no_format_goes_on_and_says_none(tmp_path: Path) -> None:
+    older = Owner("x", "materialize", "/tables", "http://one")
+    (tmp_path / "headwater-pipeline.json").write_text(
+        '{"name":"x","kind":"materialize","place":"/tables","url":"http://one","steps":[]}'
+    )
+    for table_format in ("parquet", "delta"):
+        pipeline = tables(table_format)
+        assert mismatches(older, Owner.of(pipeline)) == []
+        own(tmp_path, pipeline)  # which of them is right is known by the tables alone
+        assert owner(tmp_path) == older
 
 
 def test_one_process_at_a_time_runs_on_a_checkpoint(tmp_path: Path) -> None:

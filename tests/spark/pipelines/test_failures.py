@@ -22,6 +22,26 @@ ZeroDivisionError: division by zero
 
 \tat org.apache.spark
 """
+BATCH = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: An error occurred \
+in the user provided function. Reason: An exception was raised by the Python Proxy. Return \
+Message: \
+Traceback (most recent call last):
+  File "batch.py", line 2, in first
+KeyError: 'x'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "batch.py", line 3, in call
+    self.func(DataFrame(jdf, wrapped_session_jdf), batch_id)
+              ^^^^^^^^^^^^^^^
+  [Previous line repeated 3 more times]
+%s
+ SQLSTATE: 39000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 1, runId = 2]
+Current State: ACTIVE
+"""
 SQL = (
     "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nn` cannot be resolved. Did you mean "
     "one of the following? [`n`]. SQLSTATE: 42703; line 1 pos 7;\n'Project ['nn]\n+- Relation\n"
@@ -33,6 +53,10 @@ SQL = (
     [
         (OURS, "The message of 'a' is no JSON. Set onCorrupt."),
         (PYTHON, "ZeroDivisionError: division by zero."),
+        (BATCH % "Exception: Generic error: no", "Exception: Generic error: no."),
+        (BATCH % "pyarrow.lib.ArrowInvalid: Invalid index", "ArrowInvalid: Invalid index."),
+        (BATCH % "made.<locals>.Odd: it: is\nFatal: no", "Odd: it: is."),
+        (BATCH % "AssertionError", "AssertionError."),
         (
             SQL,
             (

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from headwater.runs import new_event, run_store
@@ -67,6 +70,26 @@ def test_state_streams_are_materialized_and_published(
     ]
     pipelines.run_one(published)
     assert len(pipelines.items("loud")) == 1
+
+
+def test_a_table_that_others_have_made_is_published(
+    pipelines: Pipelines, spark: SparkSession
+) -> None:
+    rows = pa.table({"key": ["1"], "name": ["Ada"]})
+    write_deltalake(pipelines.folder / "theirs", rows)
+    (pipelines.folder / "plain").mkdir()
+    pq.write_table(rows, pipelines.folder / "plain" / "part.parquet")
+    target = {"kind": "publish", "type": "user", "key": "key", "url": pipelines.url}
+    for table, table_format in (("theirs", "delta"), ("plain", "parquet")):
+        published = pipelines.make(
+            source={"stream": [], "schema": None, "table": table, "format": table_format},
+            target={**target, "stream": f"{pipelines.room}/{table}"},
+            checkpoint=f"checkpoints/{table}",
+        )
+        assert with_spark(spark, published, dry_run=True) == []
+        pipelines.run_one(published)
+        (told,) = pipelines.items(table)
+        assert told["value"] == {"key": "1", "name": "Ada"}
 
 
 def test_a_table_or_a_key_that_is_not_there_is_told(
@@ -145,6 +168,32 @@ def test_an_archive_is_restored(pipelines: Pipelines) -> None:
     assert outcome.summary is not None
     assert pipelines.items("again") == [{"n": 1}, {"n": 2}]
     assert not (pipelines.folder / "checkpoints" / restored.name).exists()
+
+
+def test_a_part_of_an_archive_is_restored(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b"[1,2]")
+    there = f"{pipelines.room}/in/one"
+    stream = pipelines.client.stream(there)
+    archived = pipelines.make(
+        source={"schema": None, "options": {"failOnDataLoss": False}},
+        target={"kind": "archive", "folder": "archive"},
+    )
+    pipelines.run_one(archived)
+    first = f"{stream.head().next_offset[:16]}_{3:016d}"
+    stream.delete()
+    pipelines.feed("one", b"[3]")
+    pipelines.run_one(archived)
+    target = {
+        "kind": "restore",
+        "folder": "archive",
+        "stream": {there: f"{pipelines.room}/part"},
+        "until": {there: first},
+        "incarnation": 0,
+        "verify": False,
+        "url": pipelines.url,
+    }
+    pipelines.run_one(pipelines.make(source={"stream": [], "schema": None}, target=target))
+    assert pipelines.items("part") == [1]
 
 
 def test_a_snapshot_is_taken(pipelines: Pipelines) -> None:

@@ -15,6 +15,9 @@ import pytest
 from deltalake import write_deltalake
 
 from headwater.client import Client
+from headwater.spark.archives import Entry, commit
+from headwater.spark.archives.files import FileWriter
+from headwater.spark.archives.log import load_or_begin
 from tests.spark.drivers import kill_all
 from tests.spark.pipelines.conftest import wait_until
 from tests.support.server import ServerProcess
@@ -146,6 +149,22 @@ def test_ctrl_c_while_spark_starts_starts_nothing(tmp_path: Path) -> None:
     assert "publish is stopped: it was not begun." in text
     assert f"Go on with: headwater pipeline {' '.join(command)}" in text
     assert "Traceback" not in text
+
+
+def test_a_part_of_an_archive_is_restored_by_a_command(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    contents = load_or_begin(folder)
+    for epoch, text in ((1, b"1"), (2, b"7")):
+        writer = FileWriter(folder, "log", "application/json", 0)
+        ends = [f"{epoch:016d}_{end:016d}" for end in (3, 6)]
+        writer.write(pa.array(ends), pa.array([text, b"2"]))
+        contents = commit(folder, contents, Entry(added=[writer.finish()]))
+    with ServerProcess() as server, Client(server.url) as client:
+        part = ("--incarnation", "0", "--until", f"log={1:016d}_{3:016d}", "--no-verify")
+        command = ("restore", "--from", "archive", "--rename", "log=back", *part)
+        with started(tmp_path, server.url, *command) as (process, told):
+            assert process.wait(120) == 0, told.read_text()
+        assert list(client.stream("back").read().items()) == [1]
 
 
 @pytest.mark.parametrize(

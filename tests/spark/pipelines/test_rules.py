@@ -105,6 +105,13 @@ def test_a_good_pipeline_has_no_problem() -> None:
         ),
         (
             {
+                "source": {"stream": "in", "mode": "state", "options": {"Types": "user"}},
+                "target": {"kind": "materialize", "tables": "t"},
+            },
+            "error: source.options.types: 'materialize' takes changes of all types: remove it",
+        ),
+        (
+            {
                 "source": {"stream": "in", "schema": "a int"},
                 "target": {"kind": "archive", "folder": "t"},
             },
@@ -121,6 +128,10 @@ def test_a_good_pipeline_has_no_problem() -> None:
         (
             {"target": {"kind": "restore", "folder": "f"}},
             "error: source: 'restore' reads its archive alone",
+        ),
+        (
+            {"target": {"kind": "restore", "folder": "f", "until": {"a": "5"}}},
+            "error: target.until: '5' is no offset",
         ),
         ({"target": {"kind": "archive", "folder": ""}}, "error: target.folder: is empty"),
         ({"trigger": "every day"}, "error: trigger: 'every day' is none of default, "),
@@ -140,6 +151,15 @@ def test_a_good_pipeline_has_no_problem() -> None:
 def test_a_contradiction_is_told(document: dict[str, Any], problem: str) -> None:
     found = told(**document)
     assert any(each.startswith(problem) for each in found), found
+
+
+def test_types_for_a_job_of_all_types_are_told_with_nothing_that_contradicts_it() -> None:
+    source = {"stream": "in", "options": {"types": "user", "waitSeconds": "x"}}
+    found = told(source=source, target={"kind": "materialize", "tables": "t"})
+    assert [each.partition(": ")[2].partition(":")[0] for each in found] == [
+        "source.options.types",
+        "source.options.waitSeconds",
+    ]
 
 
 def test_another_server_makes_no_loop() -> None:

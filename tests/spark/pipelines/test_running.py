@@ -66,6 +66,9 @@ def test_a_pipeline_goes_on_where_it_was(pipelines: Pipelines) -> None:
     assert after.committed.batch > before.committed.batch
     pipelines.client.stream(f"{pipelines.room}/in/two").delete()
     assert status_of(pipeline).gone == (f"{pipelines.room}/in/two",)
+    pipelines.feed("two", b'[{"n":6},{"n":7}]')  # longer than the one that was read
+    again = status_of(pipeline)
+    assert (again.gone, again.lag_bytes) == ((), 18)
 
 
 def test_an_aggregation_updates_a_stream(pipelines: Pipelines) -> None:
@@ -92,6 +95,24 @@ def test_rows_are_added_to_a_table_once(
     pipelines.feed("one", b'[{"n":4,"word":"d"}]')
     pipelines.run_one(pipeline)
     rows = open_table(f"{pipelines.folder}/tables/words", table_format).read(spark)
+    assert rows is not None
+    assert sorted(row.word for row in rows.collect()) == ["a", "b", "c", "d"]
+
+
+def test_a_table_that_is_gone_is_not_begun_anew(pipelines: Pipelines, spark: SparkSession) -> None:
+    pipelines.feed("one", ROWS)
+    pipeline = pipelines.make(target={"kind": "table", "folder": "tables/words"})
+    pipelines.run_one(pipeline)
+    table, aside = pipelines.folder / "tables" / "words", pipelines.folder / "aside"
+    table.rename(aside)
+    pipelines.feed("one", b'[{"n":4,"word":"d"}]')
+    (outcome,) = pipelines.run(pipeline)
+    assert outcome.how == "failed"
+    assert "does not hold" in str(outcome.reason)
+    assert not table.exists()
+    aside.rename(table)
+    pipelines.run_one(pipeline)
+    rows = open_table(str(table)).read(spark)
     assert rows is not None
     assert sorted(row.word for row in rows.collect()) == ["a", "b", "c", "d"]
 

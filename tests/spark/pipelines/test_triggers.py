@@ -42,7 +42,7 @@ def test_anything_else_is_no_trigger(text: str) -> None:
         (StreamTarget(stream="x"), "default", {}, "16m"),
         (StreamTarget(stream="x"), "available-now", {"maxbytespertrigger": 5}, None),
         (TableTarget(folder="t"), "available-now", {}, "256m"),
-        (TableTarget(folder="t"), "default", {}, None),
+        (TableTarget(folder="t"), "default", {}, "256m"),
         (Archive(folder="a"), "available-now", {}, None),
     ],
 )

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
+from headwater.errors import BadOption
 from headwater.spark.jobs.notes import Notes
+from headwater.spark.queries import query_id
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.files import LEFT_OVER_SECONDS, file_system, folder_uri, write_files
 from headwater.spark.tables.log import DataFile, Log
@@ -107,6 +109,42 @@ def test_notes_are_synced(tmp_path: Path) -> None:
     for each in (file, file.parent, file.parent.parent, tmp_path):
         assert each in found
     assert notes.before(3) == {"a": 1}
+
+
+def test_what_is_beside_a_checkpoint_is_on_object_storage_as_spark_names_it(lake: str) -> None:
+    checkpoint = f"{lake.replace('s3://', 's3a://')}/checkpoint"
+    system, root = file_system(checkpoint)
+    with system.open_output_stream(f"{root}/metadata") as file:
+        file.write(b'{"id":"7"}')  # as Spark does, with its jars
+    assert query_id(checkpoint) == "7"
+    notes = Notes(f"{checkpoint}/notes", dict[str, int])
+    assert notes.before(9) is None
+    for batch in range(5):
+        notes.write(batch, {"batch": batch})
+    assert notes.before(9) == {"batch": 4}
+    assert Notes(f"{lake}/checkpoint/notes", dict[str, int]).before(3) == {"batch": 3}
+
+
+@pytest.mark.parametrize("kind", [DeltaLog, ManifestLog])
+def test_tables_are_on_object_storage_as_spark_names_it(
+    lake: str, kind: Callable[[str], Log]
+) -> None:
+    folder = f"{lake.replace('s3://', 's3a://')}/table"
+    log = kind(folder)
+    log.create(SCHEMA, 4)
+    seen = log.snapshot()
+    assert seen is not None
+    files = write_files(folder, [(pa.table({"key": ["a"]}), 1)])
+    log.commit(seen, files, [], writer="query", batch=0)
+    log.tidy(600)
+    seen = kind(f"{lake}/table").snapshot("query")
+    assert seen is not None
+    assert (seen.files, seen.committed) == (tuple(files), 0)
+
+
+def test_a_folder_that_nothing_here_can_reach_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="dbfs://x/y is on no file system that Arrow knows"):
+        file_system("dbfs://x/y")
 
 
 @pytest.mark.parametrize("kind", [DeltaLog, ManifestLog])

@@ -10,12 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from headwater.errors import BadOption, TableAhead, TableChanged, TableSchemaRefused
+from headwater.errors import (
+    BadOption,
+    TableAhead,
+    TableChanged,
+    TableLost,
+    TableSchemaRefused,
+)
 from headwater.spark.tables import DataFile, Merged, Table, open_table
 from headwater.spark.tables.delta import DeltaLog
+from headwater.spark.tables.files import file_system, write_files
 from headwater.spark.tables.manifest import ManifestLog
 from headwater.spark.tables.packing import packed
 
@@ -27,9 +35,16 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=["disk", "object storage"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "disk":
+        return str(tmp_path / "table")
+    return f"{request.getfixturevalue('lake')}/table"
+
+
 @pytest.fixture
-def made(kind: str, tmp_path: Path) -> Table:
-    return open_table(str(tmp_path / "table"), kind, buckets=4)
+def made(kind: str, folder: str) -> Table:
+    return open_table(folder, kind, buckets=4)
 
 
 def log_of(folder: str, kind: str) -> DeltaLog | ManifestLog:
@@ -92,6 +107,41 @@ def test_a_batch_before_the_last_is_refused_and_changes_nothing(
     with pytest.raises(TableAhead):
         rewrite(rows(spark, ("new", 1)), batch=11, follows=20)
     assert shown(made, spark) == before
+
+
+def test_a_table_that_lacks_the_batch_before_is_refused(
+    made: Table, folder: str, kind: str, spark: SparkSession
+) -> None:
+    rewrite = partial(made.rewrite, merge=greatest, key=["key"], schema=SCHEMA, writer="merging")
+    for batch in (0, 1, 1):  # the last one is replayed
+        made.append(rows(spark, ("a", batch)), writer="adding", batch=batch, after=batch - 1)
+        rewrite(rows(spark, ("b", batch)), batch=batch, after=batch - 1)
+    before = shown(made, spark)
+    elsewhere = open_table(f"{folder}-new", kind)
+    for table, number in ((made, 3), (elsewhere, 2)):
+        with pytest.raises(TableLost, match=f"before batch {number}.* begin anew"):
+            table.append(rows(spark, ("c", 3)), writer="adding", batch=number, after=number - 1)
+        with pytest.raises(TableLost):
+            table.rewrite(
+                rows(spark, ("c", 3)),
+                greatest,
+                key=["key"],
+                schema=SCHEMA,
+                writer="merging",
+                batch=number,
+                after=number - 1,
+            )
+    assert shown(made, spark) == before
+    assert not elsewhere.exists
+
+
+def test_a_folder_has_one_format(made: Table, folder: str, kind: str, spark: SparkSession) -> None:
+    made.append(rows(spark, ("a", 1)), writer="query", batch=0)
+    other = open_table(folder, "parquet" if kind == "delta" else "delta")
+    with pytest.raises(BadOption, match=f"holds a table of the format {kind}"):
+        other.append(rows(spark, ("b", 2)), writer="new", batch=0)
+    assert not other.exists
+    assert shown(made, spark) == [("a", 1)]
 
 
 def test_who_is_overtaken_after_asking_finds_the_batch_done(
@@ -186,6 +236,32 @@ def test_a_new_column_is_null_in_rows_from_before(made: Table, spark: SparkSessi
     assert shown(made, spark) == [("a", 1, None), ("b", 2, "new")]
 
 
+def test_what_one_batch_never_has_null_may_be_null_in_the_next(
+    made: Table, spark: SparkSession
+) -> None:
+    columns = "{0} AS n, struct({0} AS x, array({0}) AS xs) AS s, map('k', {0}) AS m"
+    for batch, value in enumerate(("1", "CAST(NULL AS int)")):
+        made.append(spark.sql(f"SELECT {columns.format(value)}"), writer="query", batch=batch)
+    made.append(spark.sql("SELECT 2 AS other"), writer="query", batch=2)
+    found = made.read(spark)
+    assert found is not None
+    assert {(row.n, row.s and (row.s.x, *row.s.xs), str(row.m)) for row in found.collect()} == {
+        (1, (1, 1), "{'k': 1}"),
+        (None, (None, None), "{'k': None}"),
+        (None, None, "None"),
+    }
+
+
+def test_a_table_from_before_whose_parts_are_never_null_goes_on(
+    kind: str, folder: str, spark: SparkSession
+) -> None:
+    part = pa.struct([pa.field("x", pa.int32(), nullable=False)])
+    log_of(folder, kind).create(pa.schema([("s", part)]), 4)
+    made = open_table(folder, kind)
+    made.append(spark.sql("SELECT struct(1 AS x) AS s"), writer="query", batch=0)
+    assert shown(made, spark) == [((1,),)]
+
+
 def test_a_column_of_another_type_is_refused(made: Table, spark: SparkSession) -> None:
     made.append(rows(spark, ("a", 1)), writer="query", batch=0)
     other = spark.createDataFrame([("a", "text")], "key string, n string")
@@ -194,8 +270,8 @@ def test_a_column_of_another_type_is_refused(made: Table, spark: SparkSession) -
     assert made.committed("query") == 0
 
 
-def test_a_batch_is_not_committed_over_what_it_did_not_see(kind: str, tmp_path: Path) -> None:
-    made = log_of(str(tmp_path / "table"), kind)
+def test_a_batch_is_not_committed_over_what_it_did_not_see(kind: str, folder: str) -> None:
+    made = log_of(folder, kind)
     made.create(pa.schema([("key", pa.string())]), 4)
     file = DataFile("bucket-00001/a.parquet", 10, 1, 1)
     seen = made.snapshot()
@@ -212,11 +288,13 @@ def test_a_batch_is_not_committed_over_what_it_did_not_see(kind: str, tmp_path: 
     assert seen.committed == 0
 
 
-def test_files_that_left_are_deleted_later(kind: str, spark: SparkSession, tmp_path: Path) -> None:
-    made = open_table(str(tmp_path / "table"), kind, keep_seconds=0.01)
+def test_files_that_left_are_deleted_later(kind: str, folder: str, spark: SparkSession) -> None:
+    made = open_table(folder, kind, keep_seconds=0.01)
+    system, root = file_system(folder)
 
-    def files() -> set[Path]:
-        return set((tmp_path / "table").glob("bucket-*/*.parquet"))
+    def files() -> set[str]:
+        found = system.get_file_info(fs.FileSelector(root, recursive=True))
+        return {file.path for file in found if "/bucket-" in file.path and file.is_file}
 
     def merge(batch: int) -> None:
         made.rewrite(
@@ -232,25 +310,60 @@ def test_files_that_left_are_deleted_later(kind: str, spark: SparkSession, tmp_p
     assert shown(made, spark) == [("a", 2)]
 
 
-def test_many_small_files_become_fewer(spark: SparkSession, tmp_path: Path) -> None:
-    folder = tmp_path / "table"
-    made = open_table(str(folder))
-    made.append(rows(spark, ("a", 0)), writer="query", batch=0)
-    delta = DeltaLog(str(folder))
-    for number in range(1, 101):
-        seen = delta.snapshot()
+def files_on(folder: str) -> set[str]:
+    """Name the data files below a folder, whether or not a table knows them."""
+    system, root = file_system(folder)
+    found = system.get_file_info(fs.FileSelector(root, recursive=True))
+    names = [file.path.removeprefix(f"{root}/") for file in found if file.is_file]
+    return {name for name in names if not name.startswith(("_delta_log/", "_headwater/"))}
+
+
+@pytest.mark.parametrize("keep_seconds", [600.0, 0.01])
+def test_files_that_left_under_a_process_that_has_ended_are_deleted_by_the_next(
+    kind: str, folder: str, spark: SparkSession, keep_seconds: float
+) -> None:
+    log = log_of(folder, kind)  # as another process knows it
+    log.create(pa.schema([("key", pa.string()), ("n", pa.int64())]), 4)
+    written: list[DataFile] = []
+    for number in range(3):
+        seen = log.snapshot()
         assert seen is not None
-        source = folder / seen.files[0].path
-        copy = folder / "closed" / f"{number}.parquet"
-        copy.write_bytes(source.read_bytes())
-        file = DataFile(f"closed/{number}.parquet", copy.stat().st_size, 1)
-        delta.commit(seen, [file], [], writer="query", batch=number)
-    delta.tidy(600)
-    after = delta.snapshot()
-    assert after is not None
-    assert len(after.files) == 1
-    assert after.files[0].bucket is None
-    assert shown(made, spark) == [("a", 0)] * 101
+        new = write_files(folder, [(pa.table({"key": ["a"], "n": [number]}), 1)])
+        log.commit(seen, new, written[-1:], writer="query", batch=number)
+        written += new
+    (begun,) = write_files(folder, [(pa.table({"key": ["c"], "n": [1]}), 1)])  # by some task
+    time.sleep(0.05)
+    made = open_table(folder, kind, keep_seconds=keep_seconds)
+    made.rewrite(
+        rows(spark, ("b", 1)), greatest, key=["key"], schema=SCHEMA, writer="query", batch=3
+    )
+    left = {file.path for file in written[:2]}
+    assert files_on(folder) & left == (left if keep_seconds == 600 else set())
+    seen = log.snapshot()
+    assert seen is not None
+    assert files_on(folder) >= {begun.path, *(file.path for file in seen.files)}
+
+
+def test_many_small_files_become_fewer(kind: str, folder: str, spark: SparkSession) -> None:
+    made = open_table(folder, kind)
+    made.append(rows(spark, ("a", 0)), writer="query", batch=0)
+    log = log_of(folder, kind)
+    for number in range(1, 3):
+        copies = [(pa.table({"key": ["a"], "n": [number]}), None)] * 50
+        seen = log.snapshot()
+        assert seen is not None
+        log.commit(seen, write_files(folder, copies), [], writer="query", batch=number)
+    for _ in range(2):  # the second time there is nothing to be done
+        log.tidy(600)
+        after = log.snapshot("query")
+        assert after is not None
+        assert (len(after.files), after.files[0].bucket, after.committed) == (1, None, 2)
+        assert len(files_on(folder)) == 102
+    wanted = [("a", 0), *[("a", 1)] * 50, *[("a", 2)] * 50]
+    assert shown(made, spark) == wanted
+    log.tidy(0)
+    assert len(files_on(folder)) == 1
+    assert shown(made, spark) == wanted
 
 
 def test_any_reader_of_delta_reads_the_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -271,6 +384,13 @@ def test_a_path_is_of_this_machine_whatever_spark_takes_for_its_default(
     finally:
         spark.conf.unset("fs.defaultFS")
     assert shown(open_table(f"file://{tmp_path}/a b#c", kind), spark) == [("a", 1)]
+
+
+def test_a_name_is_no_glob(kind: str, spark: SparkSession, tmp_path: Path) -> None:
+    folder = str(tmp_path / "g [prod] {a,b} c*d?")
+    for batch in range(2):
+        open_table(folder, kind).append(rows(spark, ("a", batch)), writer="query", batch=batch)
+    assert shown(open_table(folder, kind), spark) == [("a", 0), ("a", 1)]
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:

@@ -81,13 +81,13 @@ class Oracle:
         self._count = 0
 
     def take(self, event: Any) -> None:
-        start, self._count = str(self._count), self._count + 1
+        self._count += 1
         data = json.dumps([event]).encode()
-        self._fold.take(Incoming(data, self._fold.offset, f"{self._count:016}"))
+        taken = self._fold.take(Incoming(data, self._fold.offset, f"{self._count:016}"))
+        assert not taken.duplicate
         work = self._fold.work()
         self._backend.commit(work)
         self._fold.committed(work)
-        assert start
 
     @property
     def rows(self) -> Rows:

@@ -6,11 +6,15 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, StructType
 
 from headwater.spark.packing import BUCKET, PACKED
+from headwater.spark.tables.files import fitted
 from headwater.spark.tables.packing import packed, unpacked
 from headwater.spark.transforms.changes import (
     ASIDE,
@@ -21,8 +25,11 @@ from headwater.spark.transforms.changes import (
     read_messages,
 )
 from headwater.spark.transforms.controls import Control, courses
+from headwater.spark.transforms.state import current_schema
 from headwater.spark.transforms.violations import QUARANTINE, Quarantine, Values
 from headwater.state import collection, define_stream_state
+from headwater.state.fold import Fold, Incoming
+from headwater.state.memory import MemoryBackend
 from tests.spark.transforms.oracle import WILD_EVENTS, Oracle
 
 SCHEMA = StructType().add("n", "long", nullable=False).add("s", "string")
@@ -38,7 +45,8 @@ def messages(events: list[Any]) -> pa.Table:
         {
             "stream": pa.array(["a"] * len(events), pa.string()),
             "offset": pa.array([f"{1:016}_{at:016}" for at in range(len(events))], pa.string()),
-            "value": pa.array([json.dumps(event) for event in events], pa.string()),
+            "value": pa.array([json.dumps(event).encode() for event in events], pa.binary()),
+            "content_type": pa.nulls(len(events), pa.string()),
         }
     )
 
@@ -87,6 +95,64 @@ def test_values_become_columns_and_those_that_do_not_fit_go_aside() -> None:
     (aside,) = read.aside
     assert (aside["key"], aside["reason"]) == ("c", "Expected `int`, got `str` - at `$.n`")
     assert aside["offset"] == f"{1:016}_{2:016}"
+
+
+def test_a_deletion_has_no_value_however_much_its_schema_requires() -> None:
+    inner = StructType().add("p", "integer", nullable=False)
+    schema = StructType().add("o", inner, nullable=False).add("list", ArrayType(inner, False))
+    events = [
+        {"type": "user", "key": "a", "headers": {"operation": "delete"}},
+        {"type": "user", "key": "b", "value": {"o": {"p": 1}}, "headers": {"operation": "insert"}},
+    ]
+    read = read_messages(messages(events), {"user": Values(schema)})
+    assert read.aside == []
+    users = fitted(read.changes["user"], to_arrow_schema(current_schema(schema), timezone="UTC"))
+    pq.write_table(users, pa.BufferOutputStream())  # it looks whether what is never null is not
+    assert users.select(["o", "list"]).to_pylist() == [
+        {"o": None, "list": None},
+        {"o": {"p": 1}, "list": None},
+    ]
+
+
+def test_what_a_stream_without_messages_holds_goes_aside() -> None:
+    rows = messages([{"type": "user", "key": "a", "headers": {"operation": "delete"}}, 0])
+    rows = rows.set_column(0, "stream", pa.array(["a", "b"]))
+    rows = rows.set_column(2, "value", pa.array([rows["value"][0].as_py(), b"\xff["]))
+    rows = rows.set_column(3, "content_type", pa.array([None, "text/plain"]))
+    found = [
+        row for part in packed_changes(rows.to_batches(), Packing(4)) for row in part.to_pylist()
+    ]
+    assert [row["kind"] for row in found] == [CONTROLS, CHANGES, ASIDE]
+    assert found[0]["messages"] == 2
+    assert unpacked(pa.table({PACKED: [found[2][PACKED]]})).to_pylist() == [
+        {
+            "stream": "b",
+            "offset": f"{1:016}_{1:016}",
+            "type": "",
+            "key": "",
+            "reason": "the stream holds text/plain and no messages",
+            "message": "",
+        }
+    ]
+
+
+ODD_CONTROLS: dict[str, str | None] = {
+    '{"headers":{"control":"reset"},"note":1e400}': None,
+    '{"headers":{"control":"reset","timestamp":1e400}}': None,
+    '{"headers":{"control":"reset","timestamp":{}}}': None,
+    '{"headers":7,"headers":{"control":"reset","timestamp":"x"}}': "x",
+    '{"headers":{"control":"reset","timestamp":"\\u0078","more":1e400}}': "x",
+}
+
+
+@pytest.mark.parametrize("message", ODD_CONTROLS)
+def test_of_a_control_only_its_timestamp_is_read(message: str) -> None:
+    fold = Fold(MemoryBackend().load())
+    assert fold.take(Incoming(f"[{message}]".encode(), "", "1")).events == 1
+    assert fold.work().quarantined == []
+    rows = messages([0]).set_column(2, "value", pa.array([message.encode()]))
+    (told,) = read_messages(rows, {}).controls
+    assert (told["kind"], told["time"]) == ("reset", ODD_CONTROLS[message])
 
 
 def test_packed_changes_are_in_one_bucket_each_and_all_there() -> None:

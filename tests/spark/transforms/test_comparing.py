@@ -69,6 +69,32 @@ def test_the_changes_between_two_tables_make_the_new_one(
     }
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_change"),
+    [
+        ("12345678901234567.01", "12345678901234567.02", True),
+        ("123456789012345678901234567890123456", "123456789012345678901234567890123457", True),
+        ("1e400", "1e500", True),
+        ("1e-400", "1e-500", True),
+        ("0.0", "-0.0", True),
+        ("1", "1.0", True),  # the column has got another type
+        ("1", "true", True),
+        ("1.5", '"1.5"', True),
+        ("1e99999999999999999999", "2e99999999999999999999", True),
+        ("1.50", "1.5", False),
+        ("100.0", "1.0E2", False),
+        ("1e400", "10E399", False),
+    ],
+)
+def test_numbers_are_compared_to_the_last_digit(
+    spark: SparkSession, before: str, after: str, is_change: bool
+) -> None:
+    old = spark.createDataFrame([("k", f'{{"a":1,"n":[{before}]}}', "0")], STATE)
+    new = spark.createDataFrame([("k", f'{{"n":[{after}],"a":1}}')], "key string, value string")
+    found = [(row["operation"], row["problem"]) for row in compared(old, new).collect()]
+    assert found == ([("update", None)] if is_change else [])
+
+
 def dumped(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
@@ -199,6 +225,27 @@ def test_rows_get_keys_and_values(spark: SparkSession) -> None:
     for key, value in (("nope", None), ([], None), ("id", ["nope"])):
         with pytest.raises(BadOption, match="column"):
             keyed(df, key, value)
+
+
+def test_keys_and_values_are_the_same_in_every_zone(spark: SparkSession) -> None:
+    berlin = spark.newSession()
+    berlin.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    # The second and the third are an hour apart, and one time of day in Berlin.
+    text = (
+        "SELECT timestamp_micros(at) AS at, at AS number FROM VALUES "
+        "(1770804000123450), (1761438600000000), (1761442200000000), (-1) AS t(at)"
+    )
+    (here, there) = (
+        [tuple(row) for row in keyed(each.sql(text), ["at", "number"], ["at"]).collect()]
+        for each in (spark, berlin)
+    )
+    assert here == there
+    assert here[0] == (
+        '["2026-02-11 10:00:00.12345","1770804000123450"]',
+        '{"at":"2026-02-11T10:00:00.123450Z"}',
+    )
+    (one,) = keyed(berlin.sql("SELECT timestamp_micros(-1) AS at"), "at").collect()
+    assert one["key"] == "1969-12-31 23:59:59.999999"
 
 
 @pytest.mark.parametrize(

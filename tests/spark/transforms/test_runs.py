@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from headwater.runs import StoredEvent, project
 from headwater.spark.transforms.run_changes import run_messages, step_key, step_messages
@@ -198,28 +199,19 @@ def test_rows_say_when_they_were_projected() -> None:
     assert (row["persisted_at"], row["projected_at"]) == (at(9), at(30))
 
 
-def test_spark_gives_what_plain_python_gives(spark: SparkSession) -> None:
-    chance = Random(3)
-    told = {f"run-{n}": as_stored_run(f"run-{n}", chance) for n in range(20)}
+@settings(max_examples=6, deadline=None)
+@given(logs(), st.randoms(use_true_random=False))
+def test_spark_gives_what_plain_python_gives(
+    spark: SparkSession, told: dict[str, list[StoredEvent]], chance: Random
+) -> None:
     events = [each for log in told.values() for each in log]
-    chance.shuffle(events)
-    df = spark.createDataFrame(rows_of(events + events[:40])).repartition(3)
+    delivered = events + chance.choices(events, k=len(events) // 2)
+    chance.shuffle(delivered)
+    df = spark.createDataFrame(rows_of(delivered)).repartition(3)
     runs = project_runs(df, now=at(0)).cache()
     steps = project_steps(runs)
     wanted = {run_id: project(run_id, log) for run_id, log in told.items()}
     assert snapshots(runs.toArrow(), steps.toArrow()) == wanted
-
-
-def as_stored_run(run: str, chance: Random) -> list[StoredEvent]:
-    story = [started(run), step_started("a", run=run), step_started("b", run=run)]
-    rest = [
-        step_completed("a", run=run, artifacts=["s3://a"]),
-        step_failed("b", run=run),
-        event("RunPaused", run=run),
-        event("RunCompleted", run=run, seconds=4),
-    ]
-    chance.shuffle(rest)
-    return as_stored(story + rest, gap=chance.randint(0, 1))
 
 
 def test_what_has_no_number_is_refused_with_its_place(spark: SparkSession) -> None:
@@ -229,3 +221,13 @@ def test_what_has_no_number_is_refused_with_its_place(spark: SparkSession) -> No
     df = spark.createDataFrame(table.set_column(at_seq, table.schema.field(at_seq), seqs))
     with pytest.raises(PySparkException, match=r"00000002.*no runSeq"):
         project_runs(df, now=at(0)).collect()
+
+
+@pytest.mark.parametrize("name", ["emitted_at", "persisted_at"])
+def test_what_has_no_date_is_refused_with_its_place(spark: SparkSession, name: str) -> None:
+    df = spark.createDataFrame(rows_of(LOG))
+    never = f.when(f.col("run_seq") == 3, f.timestamp_micros(f.lit(-(10**17)))).otherwise(
+        f.col(name)
+    )
+    with pytest.raises(PySparkException, match=r"00000002.*not of the years 1 to 9999"):
+        project_runs(df.withColumn(name, never), now=at(0)).collect()

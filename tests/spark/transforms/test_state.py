@@ -3,6 +3,7 @@
 import json
 import pickle
 from datetime import UTC, datetime
+from time import process_time
 from typing import Any
 
 import pyarrow as pa
@@ -197,6 +198,37 @@ def at(second: int) -> datetime:
     return datetime(2025, 1, 15, 10, 30, second, tzinfo=UTC)
 
 
+def test_thousands_of_controls_cost_a_bucket_little_more_than_none() -> None:
+    def seconds(streams: int, *controls: str) -> float:
+        each = 2000 // streams
+        known = courses(
+            {},
+            [
+                Control(f"s/{name}", offset_of(at), kind)
+                for name in range(streams)
+                for number in range(each)
+                for at, kind in enumerate(controls, 3 * number)
+            ],
+        )
+        entries = [
+            changed(f"s/{at % streams}", 1 + at // streams, "k", "insert") for at in range(4000)
+        ]
+        new = pa.Table.from_pylist([entry.row() for entry in entries], schema=NEW)
+        best = 60.0
+        for _ in range(3):
+            started = process_time()
+            state, history = CurrentState(known), History(known)
+            state.finish(state(CURRENT.empty_table(), new).kept)
+            history.finish(history(VERSIONS.empty_table(), new).kept)
+            best = min(best, process_time() - started)
+        return best
+
+    none = seconds(2000)
+    # Many streams with a snapshot each, and one with many.
+    assert seconds(2000, "snapshot-start", "snapshot-end") < 25 * none
+    assert seconds(1, "snapshot-start", "snapshot-end") < 25 * none
+
+
 def test_a_history_tells_offsets_and_times_of_every_visible_change() -> None:
     told = history_of(
         changed("s", 1, "a", "insert", timestamp="2025-01-15T10:30:01Z"),
@@ -265,6 +297,23 @@ def test_timestamps_are_read_to_the_microsecond() -> None:
     assert told[5:] == [None, None, None]
     quick = times(pa.chunked_array([pa.array(texts[:1], pa.string())])).to_pylist()
     assert quick == told[:1]
+
+
+def test_timestamps_that_no_calendar_of_spark_has_are_none() -> None:
+    texts = [
+        "0000-01-01T00:00:00Z",
+        "0001-01-01T00:00:00+05:00",
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59Z",
+        "9999-12-31T23:59:59.999999Z",
+        "9999-12-31T23:59:59-05:00",
+        None,
+    ]
+    mixed = times(pa.chunked_array([pa.array(texts, pa.string())])).to_pylist()
+    alone = [times(pa.chunked_array([pa.array([text], pa.string())])) for text in texts]
+    assert mixed == [moment(text) for text in texts]
+    assert [each.to_pylist() for each in alone] == [[each] for each in mixed]
+    assert [each is None for each in mixed] == [True, True, False, False, False, True, True]
 
 
 def test_an_unmatched_end_means_nothing_and_a_second_start_begins_anew() -> None:

@@ -22,7 +22,7 @@ MERGED_FILES: Final = 8
 _TIERS: Final = (4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20)
 
 
-class ArchivedFile(Struct, frozen=True):
+class ArchivedFile(Struct, frozen=True, omit_defaults=True):
     """Some messages of a stream, one after another, in one Parquet file."""
 
     stream: str
@@ -36,6 +36,8 @@ class ArchivedFile(Struct, frozen=True):
     rows: int
     size: int
     """Of the file."""
+    other_than: str = ""
+    """Where the archive had reached, if the stream knows no such offset: it is another one."""
 
     @property
     def end(self) -> int:
@@ -143,7 +145,13 @@ class Contents(Struct):
         known[-1].reached = file.last
 
     def _is_another(self, last: Incarnation, file: ArchivedFile) -> bool:
-        """Tell a stream that was created again: it has a new epoch, and begins anew."""
+        """Tell a stream that was created again.
+
+        As a fork it may begin in an older epoch. Archives from before a file told what it is none
+        of know the others alone: these have a new epoch, and begin anew.
+        """
+        if file.other_than:
+            return file.other_than == last.reached
         goes_on = file.start == byte_of(last.reached)
         return epoch_of(file.last) > epoch_of(last.reached) and (not goes_on or last.closed)
 

@@ -37,8 +37,11 @@ SCHEMA: Final = pa.schema(
 class FileWriter:
     """Writes one file; `finish` makes it durable, `abandon` removes it."""
 
-    def __init__(self, folder: Path, stream: str, content_type: str, start: int) -> None:
+    def __init__(
+        self, folder: Path, stream: str, content_type: str, start: int, other_than: str = ""
+    ) -> None:
         self.stream = stream
+        self._other_than = other_than
         self._content_type = content_type
         self._folder = folder
         self._parent = folder / STREAMS / folder_name(stream)
@@ -90,6 +93,7 @@ class FileWriter:
             self.last,
             self._rows,
             file.stat().st_size,
+            self._other_than,
         )
 
     def abandon(self) -> None:

@@ -23,6 +23,7 @@ from headwater.spark.archives.contents import ArchivedFile, Contents, Entry, See
 from headwater.spark.archives.files import FileWriter, merge, runs, start_of
 from headwater.spark.archives.log import archive_folder, commit, load, load_or_begin
 from headwater.spark.options import Server, SourceOptions, source_options
+from headwater.spark.planning import is_of_this_incarnation
 from headwater.spark.ranges import byte_of, epoch_of
 from headwater.spark.tables.files import folder_uri
 
@@ -168,15 +169,16 @@ def _write(
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of a task that the archive does not hold yet, a file per stream and range."""
     writer: FileWriter | None = None
-    types = _ContentTypes(options)
+    streams = _Streams(options, reached)
     try:
         for batch in rows:
             for stream, offsets, values in runs(batch):
-                content_type = types.of(stream, offsets[0].as_py())
+                other_than = streams.other_than(stream, offsets[-1].as_py())
+                content_type = streams.content_type(stream, offsets[0].as_py())
                 if content_type is None:
                     continue
                 offsets, values = _behind(  # noqa: PLW2901 - the rest of the run
-                    reached.get(stream, ""), offsets, values, content_type
+                    "" if other_than else reached.get(stream, ""), offsets, values, content_type
                 )
                 if not len(offsets):
                     continue
@@ -184,7 +186,7 @@ def _write(
                 if writer and (writer.stream != stream or byte_of(writer.last) != start):
                     yield _told(writer.finish())
                     writer = None
-                writer = writer or FileWriter(folder, stream, content_type, start)
+                writer = writer or FileWriter(folder, stream, content_type, start, other_than)
                 writer.write(offsets, values)
         if writer:
             yield _told(writer.finish())
@@ -193,7 +195,7 @@ def _write(
             writer.abandon()
         raise
     finally:
-        types.close()
+        streams.close()
 
 
 def _told(file: ArchivedFile) -> pa.RecordBatch:
@@ -203,7 +205,7 @@ def _told(file: ArchivedFile) -> pa.RecordBatch:
 def _behind(
     reached: str, offsets: pa.Array, values: pa.Array, content_type: str
 ) -> tuple[pa.Array, pa.Array]:
-    """Leave out what is archived already; offsets of one path sort, over its incarnations too."""
+    """Leave out what is archived already of the same incarnation, whose offsets sort."""
     if not reached or offsets[0].as_py() > reached:
         first = 0
     else:
@@ -219,20 +221,35 @@ def _behind(
     return offsets, values
 
 
-class _ContentTypes:
-    """Asks what streams hold, once for each; an offset tells which incarnation is meant."""
+class _Streams:
+    """Asks about streams, once for each; an offset tells which incarnation is meant."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, reached: Mapping[str, str]) -> None:
         self._server: Server = options.server
         self._fail = options.fail_on_data_loss
+        self._reached = reached
         self._client: Client | None = None
-        self._known: dict[str, str | None] = {}
+        self._types: dict[str, str | None] = {}
+        self._others: dict[str, str] = {}
 
-    def of(self, stream: str, offset: str) -> str | None:
+    def other_than(self, stream: str, offset: str) -> str:
+        """Give what the archive has reached, if that is no offset of the stream; else nothing.
+
+        Has to be asked before `content_type`, which tells whether the rows are still the stream's.
+        """
+        if stream not in self._others:
+            reached = self._reached.get(stream, "")
+            is_other = reached and not is_of_this_incarnation(
+                self._connected(), stream, reached, offset
+            )
+            self._others[stream] = reached if is_other else ""
+        return self._others[stream]
+
+    def content_type(self, stream: str, offset: str) -> str | None:
         """Give the content type of a stream; None where it is lost, and may be."""
-        if stream not in self._known:
-            self._known[stream] = self._ask(stream, offset)
-        return self._known[stream]
+        if stream not in self._types:
+            self._types[stream] = self._ask(stream, offset)
+        return self._types[stream]
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -240,12 +257,15 @@ class _ContentTypes:
             self._client.close()
 
     def _ask(self, stream: str, offset: str) -> str | None:
-        self._client = self._client or self._server.client()
         try:
             call = listings.splits(self._server.url, stream, offset, limit=1)
-            return self._client.run(call).content_type
+            return self._connected().run(call).content_type
         except (StreamNotFound, StreamGone, OffsetGone) as gone:
             if self._fail:
                 raise StreamLost(stream, offset, "was deleted") from gone
             log.warning("stream lost stream=%s offset=%s", stream, offset)
             return None
+
+    def _connected(self) -> Client:
+        self._client = self._client or self._server.client()
+        return self._client

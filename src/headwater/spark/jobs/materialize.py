@@ -17,6 +17,7 @@ from headwater.spark.tables import FORMATS
 from headwater.spark.tables.files import folder_uri
 from headwater.spark.tables.table import BUCKETS
 from headwater.spark.transforms.changes import Packing
+from headwater.spark.transforms.state import same_column
 
 Trigger = Mapping[str, Any]
 """The keyword arguments of `DataStreamWriter.trigger`."""
@@ -43,6 +44,8 @@ def materialize(
     `tables/_quarantine` what was kept aside. A type without a schema has its values as JSON.
     """
     read = {type_: parsed(type_, each) for type_, each in (schemas or {}).items()}
+    if any(name.lower() == "types" for name in source):
+        raise BadOption("types", "there are tables of all types: remove it")
     options = {name: each for name, each in source.items() if name.lower() not in _OURS}
     options["packing"] = Packing.of(BUCKETS, read).text
     if table_format not in FORMATS:
@@ -76,5 +79,9 @@ def parsed(type_: str, schema: str | StructType) -> StructType:
         read = schema
     if not isinstance(read, StructType):
         raise BadOption(name, "it is one type, and not the fields of an object")
+    same = same_column(read)
+    if same is not None:
+        what = "its fields '{}' and '{}' would be one column: rename one of them, or leave it out"
+        raise BadOption(name, what.format(*same))
     shape_of_values(read)
     return read

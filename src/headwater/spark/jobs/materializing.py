@@ -107,7 +107,8 @@ class Materializing:
         if self._history and not noted.history:
             raise BadOption("history", "this query has gone on without: begin another one")
         for type_ in noted.types:  # before values are measured by a schema that can't be theirs
-            self._compared_table(table_folder(type_), type_, batch.sparkSession, noted.writer)
+            for name in self._names(type_):
+                self._compared_table(name, type_, batch.sparkSession, noted, number)
         # Asked before the batch is read: of what is gone by now, nothing can come any more.
         opened = self._still_open(noted.opened)
         changes = batch.persist()
@@ -134,10 +135,10 @@ class Materializing:
         for type_ in sorted(step.types):
             schema = self._schemas.get(type_)
             rows = changes.where((f.col("kind") == CHANGES) & (f.col("type") == type_))
-            name = table_folder(type_)
-            self._rewrite(name, type_, rows, CurrentState(step.known), current_schema(schema), step)
-            if self._history:
-                name += _HISTORY
+            current, *histories = self._names(type_)
+            merge = CurrentState(step.known)
+            self._rewrite(current, type_, rows, merge, current_schema(schema), step)
+            for name in histories:
                 self._rewrite(name, type_, rows, History(step.known), history_schema(schema), step)
         quarantine = Quarantine(step.known)
         table = self._table(QUARANTINE_TABLE)
@@ -147,7 +148,7 @@ class Materializing:
                 quarantine,
                 key=None,
                 schema=QUARANTINE,
-                writer=step.writer,
+                writer=step.noted.writer,
                 batch=step.number,
                 every_bucket=quarantine.forgets,
             )
@@ -161,14 +162,15 @@ class Materializing:
         schema: StructType,
         step: "_Step",
     ) -> None:
-        table = self._compared_table(name, type_, rows.sparkSession, step.writer)
+        table = self._compared_table(name, type_, rows.sparkSession, step.noted, step.number)
         table.rewrite(
             rows.select(BUCKET, PACKED),
             merge,
             key=None,
             schema=schema,
-            writer=step.writer,
+            writer=step.noted.writer,
             batch=step.number,
+            after=_after(type_, step.noted),
             every_bucket=step.clears,
             finish=merge.finish,
         )
@@ -207,13 +209,21 @@ class Materializing:
     def _table(self, name: str) -> Table:
         return open_table(f"{self._tables}/{name}", self._format, buckets=BUCKETS)
 
-    def _compared_table(self, name: str, type_: str, spark: SparkSession, writer: str) -> Table:
+    def _names(self, type_: str) -> list[str]:
+        """Name the tables of a type: the current state, and then the history if there is one."""
+        name = table_folder(type_)
+        return [name, f"{name}{_HISTORY}"] if self._history else [name]
+
+    def _compared_table(
+        self, name: str, type_: str, spark: SparkSession, noted: Noted, number: int
+    ) -> Table:
         """Open a table; the first time, see that it is this query's and fits the schema."""
         table = self._table(name)
         if name not in self._compared:
+            table.require(noted.writer, batch=number, after=_after(type_, noted))
             rows = table.read(spark)
             if rows is not None:
-                if table.committed(writer) < 0 and not rows.isEmpty():
+                if table.committed(noted.writer) < 0 and not rows.isEmpty():
                     raise TableTaken(table.folder)
                 _compare(rows.schema, type_, self._schemas.get(type_))
             self._compared.add(name)
@@ -227,7 +237,7 @@ class _Step:
         self, number: int, noted: Noted, known: Mapping[str, Course], survey: Survey
     ) -> None:
         self.number = number
-        self.writer = noted.writer
+        self.noted = noted
         self.known = known
         self.survey = survey
         self.clears = any(each.clears for each in known.values())
@@ -236,6 +246,11 @@ class _Step:
         self.earlier = {
             name: each.earlier for name, each in known.items() if each.earlier is not None
         }
+
+
+def _after(type_: str, noted: Noted) -> int:
+    """Give the batch from which on a type's tables must hold one: it is noted behind its first."""
+    return 0 if type_ in noted.types else -1
 
 
 def _surveyed(changes: DataFrame) -> Survey:

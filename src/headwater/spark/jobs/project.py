@@ -166,6 +166,7 @@ class _Projecting:
             schema=STEPS,
             writer=self._writer,
             batch=number,
+            after=number - 1,
         )
         if self._publish is not None:
             moved = _changed_by(label, steps.read(spark), STEPS, spark)
@@ -181,7 +182,12 @@ class _Projecting:
         """Merge the events of a batch into the runs."""
         merge = partial(merge_runs, batch=label, now=datetime.now(UTC), grace=self._grace)
         rewrite = partial(
-            runs.rewrite, key=["run_id"], schema=RUNS, writer=self._writer, batch=number
+            runs.rewrite,
+            key=["run_id"],
+            schema=RUNS,
+            writer=self._writer,
+            batch=number,
+            after=number - 1,
         )
         if not source_options(self._source).corrupt_column:
             rewrite(checked(batch), merge)

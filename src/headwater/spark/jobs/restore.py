@@ -31,7 +31,7 @@ from headwater.spark.archives.files import check, row_groups
 from headwater.spark.archives.log import archive_folder, load
 from headwater.spark.options import Server
 from headwater.spark.placing import CHUNK_BYTES, Placed, place
-from headwater.spark.ranges import byte_of
+from headwater.spark.ranges import byte_of, is_offset
 
 
 class RestoredStream(Struct, frozen=True):
@@ -121,6 +121,9 @@ def restore(
     """
     if not url.lower().startswith(("http://", "https://")):
         raise BadOption("url", "set it to the server's URL, such as http://127.0.0.1:4437")
+    for path, offset in (until or {}).items():
+        if not is_offset(offset):
+            raise BadOption("until", f"'{offset}', for '{path}', is no offset")
     kept = archive_folder(folder)
     choose = partial(
         _choose,
@@ -230,11 +233,13 @@ def _refusal(
         )
     if until is not None and not byte_of(chosen.reached) >= byte_of(until) >= chosen.begin:
         return f"the archive reaches offset {chosen.reached}, not {until}."
-    try:
-        for file in _needed(chosen, until):
+    before = ""
+    for file in _needed(chosen, until):
+        try:
             check(folder, file)
-    except ArchiveDamaged as error:
-        return str(error)
+        except ArchiveDamaged as error:
+            return f"{error} It is '{before}'." if before else str(error)
+        before = file.last
     return None
 
 

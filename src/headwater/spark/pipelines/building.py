@@ -26,11 +26,14 @@ def streaming_rows(spark: SparkSession, source: Source) -> DataFrame:
 def rows_now(spark: SparkSession, source: Source) -> DataFrame:
     """Read the source as it is now: its streams, or its table."""
     if source.table is not None:
-        from headwater.spark.tables import open_table  # noqa: PLC0415 - only tables need Delta
+        from headwater.spark.tables import read_table  # noqa: PLC0415 - only tables need Delta
 
-        rows = open_table(source.table, source.format).read(spark)
+        rows = read_table(spark, source.table, source.format)
         if rows is None:
-            what = f"there is no table at {source.table}: run the pipeline that writes it first"
+            what = (
+                f"there is no table at {source.table} of format {source.format}: run what writes "
+                "it first, or set its format"
+            )
             raise BadPipeline("with a table", [Problem("source.table", what)])
         return rows
     reader = spark.read.format("headwater").options(**source.format_options())

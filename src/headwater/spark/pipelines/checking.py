@@ -17,9 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from headwater.errors import BadPipeline, CheckpointUnreadable, HeadwaterError, NoJava
+from headwater.errors import BadOption, BadPipeline, CheckpointUnreadable, HeadwaterError, NoJava
 from headwater.spark.columns import Columns, default_schema
 from headwater.spark.java import find_java
+from headwater.spark.jobs.materialize import parsed
 from headwater.spark.options import sink_options, source_options
 from headwater.spark.pipelines.building import (
     apply,
@@ -176,8 +177,8 @@ def _java() -> Iterator[Problem]:
 def _schemas(spark: SparkSession, target: Materialize) -> Iterator[Problem]:
     for name, ddl in target.schemas.items():
         try:
-            spark.createDataFrame([], ddl).schema  # noqa: B018 - Connect parses it when asked
-        except (PySparkException, ValueError) as error:
+            parsed(name, spark.createDataFrame([], ddl).schema)
+        except (BadOption, PySparkException, ValueError) as error:
             yield Problem(f"target.schemas.{name}", reason_of(error))
 
 
@@ -202,7 +203,8 @@ def _analysed(spark: SparkSession, pipeline: Pipeline, problems: list[Problem]) 
         problems.extend(problem for problem in error.problems if isinstance(problem, Problem))
         return None
     except (PySparkException, HeadwaterError, ValueError) as error:
-        problems.append(Problem("source.schema", reason_of(error)))
+        where = "source.table" if pipeline.source.table else "source.schema"
+        problems.append(Problem(where, reason_of(error)))
         return None
     rows.createOrReplaceTempView(SOURCE_VIEW)
     views = view_names(pipeline.transform)

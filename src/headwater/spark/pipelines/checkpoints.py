@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from headwater.errors import CheckpointTaken, CheckpointUnreadable, CheckpointUnwritable
 from headwater.spark.pipelines.problems import Problem
@@ -45,6 +45,8 @@ class Owner(Struct, frozen=True):
     place: str
     url: str
     steps: list[str] = []
+    format: str = ""
+    """Of tables or files; empty where there are none, or where an older version has not said it."""
 
     @staticmethod
     def of(pipeline: Pipeline) -> "Owner":
@@ -54,7 +56,8 @@ class Owner(Struct, frozen=True):
             for view, step in zip(views, pipeline.transform, strict=True)
         ]
         place = pipeline.target.place
-        return Owner(pipeline.name, pipeline.kind, place, pipeline.source.url, steps)
+        format_ = getattr(pipeline.target, "format", "")
+        return Owner(pipeline.name, pipeline.kind, place, pipeline.source.url, steps, format_)
 
 
 def local_folder(checkpoint: str) -> Path | None:
@@ -94,7 +97,11 @@ def owner(folder: Path) -> Owner | None:
 def own(folder: Path, pipeline: Pipeline) -> None:
     """Say which pipeline a checkpoint belongs to."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = msgspec.json.encode(Owner.of(pipeline))
+    before, now = owner(folder), Owner.of(pipeline)
+    if before is not None and not before.format:
+        # Whether this is the format that it was begun with, the tables alone know.
+        now = structs.replace(now, format="")
+    told = msgspec.json.encode(now)
     file = folder / OWNER
     if not file.exists() or file.read_bytes() != told:
         new = folder / f".{OWNER}.new"
@@ -114,6 +121,12 @@ def mismatches(before: Owner, now: Owner) -> list[Problem]:
         what = (
             f"was written for {before.place}, not {now.place}, which would miss everything "
             f"before: {anew}, or set the target back"
+        )
+        found.append(Problem("checkpoint", what))
+    elif before.format not in {"", now.format}:
+        what = (
+            f"was written for tables of the format {before.format}, not {now.format}, which would "
+            f"miss everything before: {anew} in another folder, or set the format back"
         )
         found.append(Problem("checkpoint", what))
     if before.url != now.url:

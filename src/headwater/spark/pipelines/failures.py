@@ -9,9 +9,7 @@ from pyspark.errors import PySparkException
 from headwater.errors import HeadwaterError
 
 _OURS: Final = re.compile(r"headwater\.errors\.\w+: (.+)")
-_PYTHON: Final = re.compile(
-    r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE
-)
+_RAISED: Final = re.compile(r"(?:[\w<>]+\.)*(\w+(?:: .*)?)")
 _JAVA: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
 _CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
 _STATE: Final = re.compile(r"\.? SQLSTATE: \w+")
@@ -36,10 +34,9 @@ def reason_of(error: BaseException | str) -> str:
     ours = _OURS.findall(text)
     if ours:
         return _ended(ours[-1])
-    python = _PYTHON.findall(text[text.rindex(_TRACE) :]) if _TRACE in text else []
-    if python:
-        kind, what = python[-1]
-        return _ended(f"{kind}: {what}")
+    raised = _raised(text)
+    if raised is not None:
+        return _ended(raised)
     java = _JAVA.search(text) if text.startswith("An error occurred while calling") else None
     if java is not None:
         return _ended(_STATE.sub("", _CONDITION.sub("", java[1])))
@@ -55,6 +52,17 @@ def named_reason_of(error: BaseException) -> str:
     if isinstance(error, HeadwaterError | PySparkException | Py4JError):
         return reason
     return f"{type(error).__name__}: {reason}"
+
+
+def _raised(text: str) -> str | None:
+    """Find the exception of the last traceback: below it, the first line that is not indented.
+
+    Its name tells nothing: libraries raise a bare `Exception`, and what ends in no `Error`.
+    """
+    _, _, trace = text.rpartition(f"{_TRACE}:\n")
+    line = next((line for line in trace.splitlines() if line[:1].strip()), "")
+    found = _RAISED.fullmatch(line) if trace != text else None
+    return None if found is None else found[1]
 
 
 def _ended(text: str) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from headwater.errors import BadOption
 from headwater.protocol.globs import matches
 from headwater.spark.options import is_glob, sink_options, source_options
@@ -12,6 +14,7 @@ from headwater.spark.pipelines.values import (
     BOUNDED,
     JOBS,
     SOURCE_VIEW,
+    Materialize,
     Pipeline,
     Project,
     Restore,
@@ -22,6 +25,7 @@ from headwater.spark.pipelines.values import (
     TableTarget,
     Transform,
 )
+from headwater.spark.ranges import is_offset
 
 _MODES: Final = {"materialize": "state", "project": "runs", "snapshot": "state"}
 
@@ -65,6 +69,11 @@ def _source(pipeline: Pipeline) -> Iterator[Problem]:
     if not source.streams:
         yield Problem("source.stream", "name a stream, a list of them, or a glob such as shop/*")
         return
+    options = {name: each for name, each in source.options.items() if name.lower() != "types"}
+    if isinstance(target, Materialize) and len(options) < len(source.options):
+        what = f"'{pipeline.kind}' takes changes of all types: remove it"
+        yield Problem("source.options.types", what)
+        source = replace(source, options=options)
     yield from _source_options(source)
     if isinstance(target, JOBS):
         if source.schema is not None:
@@ -124,6 +133,13 @@ def _target(pipeline: Pipeline) -> Iterator[Problem]:
             sink_options(target.format_options())
         except BadOption as error:
             yield Problem(_option_place("target", error), error.reason)
+    if isinstance(target, Restore):
+        for path, offset in target.until.items():
+            if not is_offset(offset):
+                what = (
+                    f"'{offset}' is no offset: the archive's column 'offset' has those of '{path}'"
+                )
+                yield Problem("target.until", what)
     for place in ("folder", "tables", "table", "stream", "format"):
         if getattr(target, place, None) == "":
             yield Problem(f"target.{place}", "is empty: say where rows go")

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.errors import HeadwaterError
+from headwater.spark.options import source_options
 from headwater.spark.pipelines.checkpoints import last_committed, local_folder
 from headwater.spark.pipelines.failures import (
     UNANSWERED,
@@ -22,10 +23,11 @@ from headwater.spark.pipelines.metrics import Meter
 from headwater.spark.pipelines.polling import Polling
 from headwater.spark.pipelines.progress import Figures
 from headwater.spark.pipelines.sessions import own_session
-from headwater.spark.pipelines.status import lag_of, tails_of
+from headwater.spark.pipelines.status import lag_of
 from headwater.spark.pipelines.targets import run_bounded, start
 from headwater.spark.pipelines.values import Pipeline, Server
 from headwater.spark.pipelines.watching import Watch
+from headwater.spark.planning import Planner
 
 How = Literal["running", "done", "stopped", "failed"]
 
@@ -126,6 +128,10 @@ class QueryRun(Run):
         self._query: StreamingQuery = start(spark, pipeline)
         self._run_id = str(self._query.runId)
         meter.expect(self._run_id, pipeline.name, begins)
+        self._planner: Planner | None = None
+        """Who knows where the streams end; it only asks for what has changed."""
+        if pipeline.source.streams:
+            self._planner = Planner(source_options(pipeline.source.format_options()))
         self._lag = Polling(f"lag of {pipeline.name}", _LAG_SECONDS, self._measure)
 
     def figures(self) -> Figures:
@@ -140,6 +146,8 @@ class QueryRun(Run):
         error = self._query.exception()
         self._meter.await_end(self._run_id, _LAST_WORDS_SECONDS)
         self._lag.finish()
+        if self._planner is not None:
+            self._planner.close()
         is_stopping = self._stop_behind is not None
         if error is not None and not (is_stopping and is_end_of_spark(error)):
             self._end("failed", reason_of(error))
@@ -157,7 +165,9 @@ class QueryRun(Run):
 
     def _measure(self) -> None:
         # Spark knows where streams ended when it planned a batch, not what has come since.
-        self._meter.measure(self._run_id, tails_of(self.pipeline))
+        if self._planner is not None:
+            self._planner.look()
+            self._meter.measure(self._run_id, dict(self._planner.tails))
 
     def _stop_between_batches(self) -> None:
         is_busy = bool(self._query.status["isDataAvailable"])

@@ -13,7 +13,7 @@ from headwater.spark.options import is_glob, source_options
 from headwater.spark.pipelines.checkpoints import Committed, holder, last_committed, local_folder
 from headwater.spark.pipelines.progress import distance
 from headwater.spark.pipelines.values import BOUNDED, Pipeline, Publish, Server, Snapshot
-from headwater.spark.ranges import byte_of
+from headwater.spark.planning import chosen_offset, is_of_this_incarnation
 from headwater.state.snapshots import find_snapshots
 
 
@@ -161,22 +161,13 @@ def lag_of(pipeline: Pipeline, committed: Committed | None) -> Iterator[StreamLa
                 if stream.path in seen:
                     continue
                 seen.add(stream.path)
-                begin = START
-                if committed is None and not isinstance(starting, str):
-                    begin = starting.get(stream.path, START)
-                elif committed is None and starting == "latest":
-                    begin = stream.tail
-                begin = offsets.get(stream.path, begin)
-                if byte_of(begin) > byte_of(stream.tail):
+                path, tail = stream.path, stream.tail
+                begin = offsets.get(path, START)
+                if committed is None:
+                    begin = chosen_offset(starting, path, tail, "earliest")
+                elif begin != START and not is_of_this_incarnation(client, path, begin, tail):
                     begin = START  # the stream was deleted and created again
-                yield StreamLag(stream.path, begin, stream.tail, stream.closed)
-
-
-def tails_of(pipeline: Pipeline) -> dict[str, str]:
-    """Ask the server where each stream ends."""
-    with client_of(pipeline.source) as client:
-        found = (client.streams(glob) for glob in pipeline.source.streams)
-        return {stream.path: stream.tail for streams in found for stream in streams}
+                yield StreamLag(path, begin, tail, stream.closed)
 
 
 def missing_streams(pipeline: Pipeline) -> tuple[list[str], list[str]]:

@@ -120,7 +120,8 @@ class AppendBatch:
         from headwater.spark.tables import open_table  # noqa: PLC0415 - only tables need Delta
 
         table = open_table(self.folder, self.table_format)
-        table.append(rows, writer=query_id(self.checkpoint), batch=batch)
+        # Spark gives every batch, so the one before is in the table.
+        table.append(rows, writer=query_id(self.checkpoint), batch=batch, after=batch - 1)
 
 
 @_started.register
@@ -177,7 +178,10 @@ def _restore(target: Restore, spark: SparkSession, pipeline: Pipeline, watch: Wa
         folder=target.folder,
         url=target.url,
         stream=target.stream,
+        until=target.until,
+        incarnation=target.incarnation,
         close=target.close,
+        verify=target.verify,
         missing_start=target.missing_start,
         token=target.token,
         headers=target.headers,

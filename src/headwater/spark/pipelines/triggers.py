@@ -41,13 +41,13 @@ def spark_trigger(text: str) -> dict[str, Any]:
 
 
 def limited(pipeline: Pipeline) -> Pipeline:
-    """Bound the batches of a pipeline whose file does not: so a backlog has many, and progress."""
+    """Bound the batches of a pipeline whose file does not: so a backlog has many."""
     if isinstance(pipeline.target, StreamTarget):
         most = _STREAM_BATCH  # what a batch writes to a stream is one request
-    elif pipeline.is_bounded and not isinstance(pipeline.target, Archive):
-        most = _TABLE_BATCH
+    elif isinstance(pipeline.target, Archive):
+        return pipeline  # it bounds itself
     else:
-        return pipeline  # an archive bounds itself
+        most = _TABLE_BATCH
     source = pipeline.source
     if any(name.lower() == _LIMIT.lower() for name in source.options):
         return pipeline

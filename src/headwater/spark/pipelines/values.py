@@ -174,8 +174,14 @@ class Restore(Server, _Target, frozen=True, kw_only=True, tag="restore"):
     folder: str
     stream: str | dict[str, str] | None = None
     """A path or a glob of the archive, or from its paths to new ones; all where it is left out."""
+    until: dict[str, str] = {}
+    """By archived path, the offset behind which nothing is restored."""
+    incarnation: int = -1
+    """Which one of a stream that was created again, counted from 0; the last where left out."""
     close: bool = True
     """Whether streams that were closed are closed again."""
+    verify: bool = True
+    """Whether everything is read back and compared."""
     missing_start: bool = False
     """Whether an archive may begin in the middle of a stream."""
 

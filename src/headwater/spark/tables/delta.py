@@ -3,16 +3,18 @@
 import json
 import time
 from collections.abc import Collection, Sequence
-from datetime import timedelta
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
 
-from headwater.errors import TableChanged
+from headwater.errors import TableChanged, TableForeign, TableUnreadable
 from headwater.spark.packing import BUCKET
 from headwater.spark.tables.files import (
     file_system,
@@ -22,17 +24,16 @@ from headwater.spark.tables.files import (
     make_folder,
     sweep,
 )
-from headwater.spark.tables.log import DataFile, Log, Snapshot
+from headwater.spark.tables.log import SMALL_FILES, DataFile, Log, Snapshot
 
-_LOG: Final = "_delta_log"
+LOG_FOLDER: Final = "_delta_log"
 _BUCKETS: Final = "headwater.buckets"
+_MAPPING: Final = "delta.columnMapping.mode"
 _SETTINGS: Final = {
     # Commits come several times a second: without checkpoints each would read them all.
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 1 days",
 }
-_SMALL_FILES: Final = 100
-"""So many files that are only added are made fewer."""
 
 
 class DeltaLog(Log):
@@ -40,15 +41,13 @@ class DeltaLog(Log):
 
     def __init__(self, folder: str) -> None:
         self._system, self._root = file_system(folder)
-        # Of a URL, `deltalake` would leave out what follows a `#`.
-        is_local = local_path(self._system, self._root) is not None
-        self._folder = self._root if is_local else folder_uri(folder)
+        self._folder = _name(folder)
         self._loaded: DeltaTable | None = None
         """The table as it was last looked at: loading it reads its log."""
 
     def create(self, schema: pa.Schema, buckets: int) -> None:
         if local_path(self._system, self._root) is not None:
-            make_folder(self._system, f"{self._root}/{_LOG}")
+            make_folder(self._system, f"{self._root}/{LOG_FOLDER}")
         DeltaTable.create(
             self._folder,
             Schema.from_arrow(schema.append(pa.field(BUCKET, pa.int32()))),
@@ -64,6 +63,8 @@ class DeltaLog(Log):
             table = self._loaded = DeltaTable(self._folder)
         except TableNotFoundError:
             return None
+        if not _is_ours(table):
+            raise TableForeign(self._folder)
         schema = pa.schema(table.schema().to_arrow())
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         committed = table.transaction_version(writer) if writer else None
@@ -122,23 +123,45 @@ class DeltaLog(Log):
 
     def tidy(self, keep_seconds: float) -> None:
         table = DeltaTable(self._folder)
-        if _loose_files(table) >= _SMALL_FILES:
+        if _loose_files(table) >= SMALL_FILES:
             version, before = table.version(), _paths(table)
             table.optimize.compact(partition_filters=[(BUCKET, "=", "")])
             self._make_durable(version + 1, _paths(table) - before)
-        hours = max(1, round(keep_seconds / timedelta(hours=1).total_seconds()))
-        table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
-        # Its own search for files that the log does not know would take those of tables below too.
-        table = DeltaTable(self._folder)
+            table = DeltaTable(self._folder)
+        # It is only asked: it counts in hours, and would search the folders of tables below too.
         left = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
-        sweep(self._folder, _paths(table).union(left))
+        kept = _paths(table) | self._just_left(table.version(), keep_seconds)
+        sweep(self._folder, kept, frozenset(left))
+
+    def _just_left(self, version: int, seconds: float) -> set[str]:
+        """Find the files that left the table in the last seconds, in the newest of its log."""
+        since = (time.time() - seconds) * 1000
+        found: set[str] = set()
+        for number in range(version, -1, -1):
+            try:
+                entry = self._system.open_input_stream(
+                    f"{self._root}/{LOG_FOLDER}/{number:020}.json"
+                )
+            except FileNotFoundError:
+                break  # those of the last day are there
+            with entry:
+                actions = [json.loads(line) for line in entry.read().splitlines()]
+            times = [
+                each["commitInfo"].get("timestamp", since)
+                for each in actions
+                if "commitInfo" in each
+            ]
+            if times and max(times) < since:
+                break
+            found.update(unquote(each["remove"]["path"]) for each in actions if "remove" in each)
+        return found
 
     def _make_durable(self, version: int, files: Collection[str] = ()) -> None:
         """Have the log from a version on outlive the machine: `deltalake` does not ask for it.
 
         Neither does it for `files` that it has written by itself.
         """
-        folder = local_path(self._system, f"{self._root}/{_LOG}")
+        folder = local_path(self._system, f"{self._root}/{LOG_FOLDER}")
         if folder is None:
             return
         make_durable(self._system, *(f"{self._root}/{path}" for path in files))
@@ -150,6 +173,36 @@ class DeltaLog(Log):
                 written += [checkpoint, folder / "_last_checkpoint"]
             version += 1
         make_durable(self._system, *map(str, written))
+
+
+def foreign_delta(folder: str) -> ds.Dataset | None:
+    """Open a table that something else has made; None where there is none, or it is ours."""
+    system, root = file_system(folder)
+    try:
+        table = DeltaTable(_name(folder))
+        if _is_ours(table):
+            return None
+        if table.metadata().configuration.get(_MAPPING, "none") != "none":
+            raise TableUnreadable(folder, f"it has {_MAPPING}. Publish a copy without.")
+        return table.to_pyarrow_dataset(
+            filesystem=fs.SubTreeFileSystem(root, system),
+            # Spark's moments, which else were cut to the years that nanoseconds reach.
+            parquet_read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"),
+        )
+    except TableNotFoundError:
+        return None
+    except DeltaError as error:
+        raise TableUnreadable(folder, str(error)) from error
+
+
+def _name(folder: str) -> str:
+    """Name a folder to `deltalake`, which of a URL would leave out what follows a `#`."""
+    system, root = file_system(folder)
+    return folder_uri(folder) if local_path(system, root) is None else root
+
+
+def _is_ours(table: DeltaTable) -> bool:
+    return BUCKET in table.metadata().partition_columns
 
 
 def _paths(table: DeltaTable) -> set[str]:

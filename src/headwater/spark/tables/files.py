@@ -3,9 +3,10 @@
 A file that is told of outlives the machine. Object storage sees to that; a local disk is asked to.
 """
 
+import re
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -17,16 +18,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from headwater.errors import TableSchemaRefused
+from headwater.errors import BadOption, TableSchemaRefused
+from headwater.spark.gathering import gathered
+from headwater.spark.packing import BUCKET
 from headwater.spark.tables.log import DataFile
 from headwater.storage.disk.files import sync_directory, sync_file
 
 ROWS_IN_GROUP: Final = 256 * 1024
 LEFT_OVER_SECONDS: Final = 24 * 3600
 _LOCAL: Final = "file://"
+_HADOOPS_S3: Final = re.compile("^s3a://")
+"""So Spark's jars call what everyone else calls `s3://`."""
+_OBJECT_STORAGE: Final = frozenset({"s3", "gcs", "abfs"})
 _CLOSED: Final = "closed"
 _BUCKET: Final = "bucket-"
-_SYNCS_AT_ONCE: Final = 16
+_BUCKET_OF_OTHERS: Final = f"{BUCKET}="
+"""So Delta itself names a bucket, for what it writes when it compacts."""
+_AT_ONCE: Final = 16
+_HELD_BYTES: Final = 64 << 20
 
 
 def folder_uri(folder: str) -> str:
@@ -42,13 +51,21 @@ def file_system(folder: str) -> tuple[fs.FileSystem, str]:
     uri = folder_uri(folder)
     if uri.startswith(_LOCAL):
         return fs.LocalFileSystem(), uri.removeprefix(_LOCAL)  # as Spark does: nothing is decoded
-    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
+    try:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(_HADOOPS_S3.sub("s3://", uri))
+    except pa.ArrowInvalid as error:
+        raise BadOption("folder", f"{folder} is on no file system that Arrow knows") from error
     return found
 
 
 def local_path(system: fs.FileSystem, path: str) -> Path | None:
     """Give the path of what is on a local disk; None elsewhere."""
     return Path(path) if isinstance(system, fs.LocalFileSystem) else None
+
+
+def is_object_storage(system: fs.FileSystem) -> bool:
+    """Tell what Arrow reads and writes by itself, and Spark only with jars that it lacks."""
+    return system.type_name in _OBJECT_STORAGE
 
 
 def make_folder(system: fs.FileSystem, path: str) -> None:
@@ -67,7 +84,7 @@ def make_durable(system: fs.FileSystem, *paths: str) -> None:
     if not files:
         return
     # A disk does many at once in hardly more time than one.
-    with ThreadPoolExecutor(min(len(files), _SYNCS_AT_ONCE)) as threads:
+    with ThreadPoolExecutor(min(len(files), _AT_ONCE)) as threads:
         deque(threads.map(sync_file, files), maxlen=0)
         deque(threads.map(sync_directory, {file.parent for file in files}), maxlen=0)
 
@@ -88,44 +105,74 @@ def write_document(system: fs.FileSystem, path: str, data: bytes) -> None:
 def write_files(folder: str, parts: Iterable[tuple[pa.Table, int | None]]) -> list[DataFile]:
     """Write rows, bucket by bucket, as files that no table knows of yet."""
     system, root = file_system(folder)
-    files = [_written(system, root, rows, bucket) for rows, bucket in parts]
+    files = [_written(system, root, [rows], rows.schema, bucket) for rows, bucket in parts]
     make_durable(system, *(f"{root}/{file.path}" for file in files))
     return files
 
 
-def _written(system: fs.FileSystem, root: str, rows: pa.Table, bucket: int | None) -> DataFile:
+def join_files(folder: str, paths: Iterable[str], schema: pa.Schema) -> DataFile:
+    """Write the rows of files that are only added again, as one file that no table knows of yet."""
+    system, root = file_system(folder)
+    pieces = (piece for path in paths for piece in read_in_pieces(folder, path, schema))
+    rows = gathered(pieces, most_bytes=_HELD_BYTES, most_rows=ROWS_IN_GROUP)
+    file = _written(system, root, rows, schema, None)
+    make_durable(system, f"{root}/{file.path}")
+    return file
+
+
+def _written(
+    system: fs.FileSystem,
+    root: str,
+    parts: Iterable[pa.Table],
+    schema: pa.Schema,
+    bucket: int | None,
+) -> DataFile:
     part = _CLOSED if bucket is None else f"{_BUCKET}{bucket:05}"
     path = f"{part}/{uuid4().hex}.parquet"
     make_folder(system, f"{root}/{part}")
-    pq.write_table(
-        rows,
-        f"{root}/{path}",
-        filesystem=system,
-        compression="zstd",
-        compression_level=1,
-        row_group_size=ROWS_IN_GROUP,
-    )
+    count = 0
+    with pq.ParquetWriter(
+        f"{root}/{path}", schema, filesystem=system, compression="zstd", compression_level=1
+    ) as writer:
+        for rows in parts:
+            writer.write_table(rows, row_group_size=ROWS_IN_GROUP)
+            count += rows.num_rows
     size = system.get_file_info(f"{root}/{path}").size
-    return DataFile(path, size, rows.num_rows, bucket)
+    return DataFile(path, size, count, bucket)
 
 
-def sweep(folder: str, known: Collection[str]) -> None:
-    """Delete old files that a log does not know, as failed tasks leave them.
+def sweep(folder: str, kept: Collection[str], left: Collection[str]) -> None:
+    """Delete files that have left a table, and old ones that its log does not know.
 
-    A file that is not old may be about to be committed. Only what `write_file` may have written is
-    looked at: a folder can hold other things.
+    Those are what failed tasks leave; a file that is not old may be about to be committed. Only
+    where files of tables are is looked: a folder can hold other things. What is there is listed,
+    and not what has ever left, which may be much more.
     """
     system, root = file_system(folder)
     before = time.time_ns() - LEFT_OVER_SECONDS * 10**9
-    for part in system.get_file_info(fs.FileSelector(root, allow_not_found=True)):
-        is_ours = part.base_name == _CLOSED or part.base_name.startswith(_BUCKET)
-        if not is_ours or part.type != fs.FileType.Directory:
-            continue
-        for file in system.get_file_info(fs.FileSelector(part.path, allow_not_found=True)):
-            is_old = file.mtime_ns is not None and file.mtime_ns < before
-            if is_old and f"{part.base_name}/{file.base_name}" not in known:
-                with suppress(FileNotFoundError):  # someone else has tidied up
-                    system.delete_file(file.path)
+    found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    parts = [each for each in found if each.type == fs.FileType.Directory and _is_part(each)]
+
+    def listed(part: fs.FileInfo) -> list[fs.FileInfo]:
+        files: list[fs.FileInfo] = system.get_file_info(
+            fs.FileSelector(part.path, allow_not_found=True)
+        )
+        return files
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for part, files in zip(parts, threads.map(listed, parts), strict=True):
+            is_ours = not part.base_name.startswith(_BUCKET_OF_OTHERS)
+            for file in files:
+                path = f"{part.base_name}/{file.base_name}"
+                is_old = file.mtime_ns is not None and file.mtime_ns < before
+                if path not in kept and (path in left or (is_old and is_ours)):
+                    with suppress(FileNotFoundError):  # someone else has tidied up
+                        system.delete_file(file.path)
+
+
+def _is_part(folder: fs.FileInfo) -> bool:
+    name: str = folder.base_name
+    return name == _CLOSED or name.startswith((_BUCKET, _BUCKET_OF_OTHERS))
 
 
 def read_files(folder: str, paths: list[str], schema: pa.Schema) -> pa.Table:
@@ -133,6 +180,14 @@ def read_files(folder: str, paths: list[str], schema: pa.Schema) -> pa.Table:
     system, root = file_system(folder)
     tables = [pq.read_table(f"{root}/{path}", filesystem=system) for path in paths]
     return pa.concat_tables([schema.empty_table(), *(fitted(each, schema) for each in tables)])
+
+
+def read_in_pieces(folder: str, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read a file piece by piece, as rows of a schema that may be newer than it is."""
+    system, root = file_system(folder)
+    with system.open_input_file(f"{root}/{path}") as opened:
+        for piece in pq.ParquetFile(opened).iter_batches():
+            yield from fitted(pa.Table.from_batches([piece]), schema).to_batches()
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -2,9 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 from msgspec import Struct
+
+SMALL_FILES: Final = 100
+"""So many files that are only added are made fewer."""
 
 
 class DataFile(Struct, frozen=True):
@@ -65,4 +69,5 @@ class Log(ABC):
         """Delete files that left the table so long ago that no reader still wants them.
 
         And those that never were in it and are a day old: the tasks that wrote them have failed.
+        Many files that were only added become few before.
         """

@@ -1,7 +1,7 @@
 """A log for plain Parquet: a numbered JSON document for each version, the last of which counts."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -10,13 +10,21 @@ from msgspec import Struct
 from pyarrow import fs
 
 from headwater.errors import NewerFormat, TableChanged
-from headwater.spark.tables.files import file_system, make_folder, sweep, write_document
-from headwater.spark.tables.log import DataFile, Log, Snapshot
+from headwater.spark.tables.files import (
+    file_system,
+    join_files,
+    make_folder,
+    sweep,
+    write_document,
+)
+from headwater.spark.tables.log import SMALL_FILES, DataFile, Log, Snapshot
 
 _FOLDER: Final = "_headwater"
 _FORMAT: Final = 1
 _KEPT: Final = 10
 """So many versions stay, for readers that are about to open one."""
+_JOINED_BYTES: Final = 64 << 20
+"""Files that are only added are joined to such ones."""
 
 
 class _Manifest(Struct, frozen=True):
@@ -78,33 +86,40 @@ class ManifestLog(Log):
         writer: str,
         batch: int,
     ) -> None:
-        manifest = self._at(seen.version)
-        gone = {file.path for file in removed}
-        now = time.time()
-        self._write(
-            seen.version + 1,
-            msgspec.structs.replace(
-                manifest,
-                files=(*(file for file in manifest.files if file.path not in gone), *added),
-                writers=manifest.writers | {writer: batch},
-                removed=(*manifest.removed, *((now, path) for path in sorted(gone))),
-            ),
-        )
+        manifest = _changed(self._at(seen.version), added, removed)
+        writers = manifest.writers | {writer: batch}
+        self._write(seen.version + 1, msgspec.structs.replace(manifest, writers=writers))
 
     def tidy(self, keep_seconds: float) -> None:
+        self._compact()
         last = self._last()
         if last is None:
             return
         version, manifest = last
         until = time.time() - keep_seconds
-        for _, path in (entry for entry in manifest.removed if entry[0] < until):
-            _delete(self._system, f"{self._root}/{path}")
-        left = tuple(entry for entry in manifest.removed if entry[0] >= until)
-        if len(left) < len(manifest.removed):
-            self._write(version + 1, msgspec.structs.replace(manifest, removed=left))
+        left = {path for when, path in manifest.removed if when < until}
+        wanted = tuple(entry for entry in manifest.removed if entry[0] >= until)
+        kept = {*(file.path for file in manifest.files), *(path for _, path in wanted)}
+        sweep(self._name, kept, left)
+        if left:  # behind the files: what a crash leaves is found again
+            self._write(version + 1, msgspec.structs.replace(manifest, removed=wanted))
         for number in self._versions()[:-_KEPT]:
             _delete(self._system, self._document(number))
-        sweep(self._name, {*(file.path for file in manifest.files), *(path for _, path in left)})
+
+    def _compact(self) -> None:
+        """Make few of many files that were only added; a document names each of them."""
+        last = self._last()
+        if last is None:
+            return
+        version, manifest = last
+        small = [each for each in manifest.files if _is_small(each)]
+        if len(small) < SMALL_FILES:
+            return
+        schema = _schema(manifest)
+        joined = [
+            join_files(self._name, [file.path for file in part], schema) for part in _parts(small)
+        ]
+        self._write(version + 1, _changed(self._at(version), joined, small))
 
     def _last(self) -> tuple[int, _Manifest] | None:
         versions = self._versions()
@@ -132,6 +147,36 @@ class ManifestLog(Log):
 
     def _write(self, version: int, manifest: _Manifest) -> None:
         write_document(self._system, self._document(version), msgspec.json.encode(manifest))
+
+
+def _changed(
+    manifest: _Manifest, added: Sequence[DataFile], removed: Sequence[DataFile]
+) -> _Manifest:
+    gone = {file.path for file in removed}
+    now = time.time()
+    return msgspec.structs.replace(
+        manifest,
+        files=(*(file for file in manifest.files if file.path not in gone), *added),
+        removed=(*manifest.removed, *((now, path) for path in sorted(gone))),
+    )
+
+
+def _is_small(file: DataFile) -> bool:
+    return file.bucket is None and file.size < _JOINED_BYTES
+
+
+def _parts(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    """Part files, in their order, so that each part is about as large as a file may be."""
+    part: list[DataFile] = []
+    size = 0
+    for file in files:
+        if part and size + file.size > _JOINED_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(file)
+        size += file.size
+    if part:
+        yield part
 
 
 def _schema(manifest: _Manifest) -> pa.Schema:

@@ -9,6 +9,7 @@ merges, and replaces them: its cost grows with the size of those buckets. See do
 """
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -21,14 +22,21 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.errors import BadOption, TableAhead, TableChanged, TableSchemaRefused
+from headwater.errors import (
+    BadOption,
+    TableAhead,
+    TableChanged,
+    TableLost,
+    TableSchemaRefused,
+)
 from headwater.spark.packing import BUCKET
 from headwater.spark.tables.delta import DeltaLog
-from headwater.spark.tables.files import file_system, folder_uri
+from headwater.spark.tables.files import file_system, folder_uri, is_object_storage
 from headwater.spark.tables.log import DataFile, Log, Snapshot
 from headwater.spark.tables.manifest import ManifestLog
 from headwater.spark.tables.merging import Finish, Merge
-from headwater.spark.tables.tasks import FILE, MARK, merge_buckets, write_loose
+from headwater.spark.tables.schemas import nullable, nullable_type
+from headwater.spark.tables.tasks import FILE, MARK, merge_buckets, read_listed, write_loose
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -37,9 +45,19 @@ BUCKETS: Final = 16
 KEEP_SECONDS: Final = 600.0
 _ATTEMPTS: Final = 3
 _TIDY_COMMITS: Final = 200
+_GLOB: Final = re.compile(r"[*?{}\[\]\\]")
 
-_left: Final[dict[str, deque[tuple[float, str]]]] = {}
-"""By table, when files left it; forgotten with the process, and found by `tidy` then."""
+
+class _Upkeep:
+    """What a process remembers of a table that it commits to; others find it in the log."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.left: deque[tuple[float, str]] = deque()
+        """When files left it."""
+
+
+_upkeep: Final[dict[str, _Upkeep]] = {}
 
 
 def open_table(
@@ -78,20 +96,37 @@ class Table:
         seen = self._log.snapshot(writer)
         return -1 if seen is None else seen.committed
 
+    def require(self, writer: str, *, batch: int, after: int) -> None:
+        """Refuse a batch that comes after another one, which the table does not hold."""
+        _require(self._log.snapshot(writer), self.folder, batch, after)
+
     def read(self, spark: SparkSession) -> DataFrame | None:
         """Read the table as it is now; None where there is none."""
         seen = self._log.snapshot()
         if seen is None:
             return None
         schema = from_arrow_schema(seen.schema)
-        paths = [f"{self.folder}/{file.path}" for file in seen.files if file.rows]
+        paths = [file.path for file in seen.files if file.rows]
         if not paths:
             return spark.createDataFrame([], schema)
-        return spark.read.schema(schema).parquet(*paths)
+        system, _ = file_system(self.folder)
+        if not is_object_storage(system):
+            # Spark takes every path for a glob.
+            names = (_GLOB.sub(r"\\\g<0>", f"{self.folder}/{path}") for path in paths)
+            return spark.read.schema(schema).parquet(*names)
+        given = to_arrow_schema(schema, timezone="UTC")
+        listed = spark.createDataFrame([(path,) for path in paths], "path string")
+        read = partial(read_listed, folder=self.folder, schema=given)
+        return listed.repartition(len(paths)).mapInArrow(read, schema)
 
-    def append(self, rows: DataFrame, *, writer: str, batch: int) -> int:
-        """Add rows, and say how many; a batch that is in the table already adds none."""
-        seen = self._prepared(to_arrow_schema(rows.schema, timezone="UTC"), writer)
+    def append(self, rows: DataFrame, *, writer: str, batch: int, after: int = -1) -> int:
+        """Add rows, and say how many; a batch that is in the table already adds none.
+
+        `after` is a batch of the writer from before: a table that does not hold it, or a later
+        one, is not the one that it was written to, and raises `TableLost`.
+        """
+        wanted = to_arrow_schema(rows.schema, timezone="UTC")
+        seen = self._prepared(wanted, writer, batch, after)
         if self._holds(seen, batch):
             return 0
         write = partial(write_loose, folder=self.folder, schema=seen.schema)
@@ -108,6 +143,7 @@ class Table:
         schema: StructType,
         writer: str,
         batch: int,
+        after: int = -1,
         follows: int | None = None,
         every_bucket: bool = False,
         finish: Finish | None = None,
@@ -116,7 +152,8 @@ class Table:
 
         With `every_bucket` those that get no rows are merged as well. `schema` is the table's; it
         may have more columns than the table has so far. Without a `key` the rows are packed, see
-        `headwater.spark.tables.packing`; a table has packed rows always, or never.
+        `headwater.spark.tables.packing`; a table has packed rows always, or never. `after` is as
+        for `append`.
 
         `follows` is for a batch that begins where `committed` said that the table was: if another
         process that goes by the same name has come further since, the batch is done. Without it,
@@ -124,7 +161,7 @@ class Table:
         """
         wanted = to_arrow_schema(schema, timezone="UTC")
         for attempt in range(_ATTEMPTS):
-            seen = self._prepared(wanted, writer)
+            seen = self._prepared(wanted, writer, batch, after)
             if self._holds(seen, batch, follows):
                 return 0
             added, touched = self._merged(rows, merge, finish, key, seen, every_bucket=every_bucket)
@@ -190,15 +227,19 @@ class Table:
             raise TableAhead(self.folder, known, batch)
         return seen.committed >= batch
 
-    def _prepared(self, wanted: pa.Schema, writer: str) -> Snapshot:
+    def _prepared(self, wanted: pa.Schema, writer: str, batch: int, after: int) -> Snapshot:
         """Make the table, or add the columns that it lacks, and look at it."""
+        wanted = nullable(wanted)
         seen = self._log.snapshot(writer)
+        _require(seen, self.folder, batch, after)
         if seen is None:
+            self._refuse_another_format()
             self._log.create(wanted, self._new_buckets)
             seen = self._seen(writer)
         for field in wanted:
             at = seen.schema.get_field_index(field.name)
-            if at >= 0 and seen.schema.field(at).type != field.type:
+            # A table from before may have parts that are never null.
+            if at >= 0 and nullable_type(seen.schema.field(at).type) != field.type:
                 raise TableSchemaRefused(
                     field.name, str(seen.schema.field(at).type), str(field.type)
                 )
@@ -207,6 +248,13 @@ class Table:
             self._log.add_columns(missing)
             seen = self._seen(writer)
         return seen
+
+    def _refuse_another_format(self) -> None:
+        """See that no other log knows the folder: each would take the other's files for rubbish."""
+        for name, log_type in FORMATS.items():
+            if not isinstance(self._log, log_type) and log_type(self.folder).snapshot() is not None:
+                what = f"{self.folder} holds a table of the format {name}: choose another folder"
+                raise BadOption("format", what)
 
     def _seen(self, writer: str) -> Snapshot:
         seen = self._log.snapshot(writer)
@@ -223,13 +271,15 @@ class Table:
         batch: int,
     ) -> None:
         self._log.commit(seen, added, removed, writer=writer, batch=batch)
-        self._forget(removed)
-        if batch % _TIDY_COMMITS == _TIDY_COMMITS - 1:
+        upkeep = _upkeep.setdefault(self.folder, _Upkeep())
+        self._forget(removed, upkeep.left)
+        # The first time too, for processes before that have ended; a new table had none.
+        if upkeep.commits % _TIDY_COMMITS == 0 and seen.version > 0:
             self._log.tidy(self._keep_seconds)
+        upkeep.commits += 1
 
-    def _forget(self, removed: Sequence[DataFile]) -> None:
+    def _forget(self, removed: Sequence[DataFile], left: deque[tuple[float, str]]) -> None:
         """Delete files some time after they left the table: readers may be at them still."""
-        left = _left.setdefault(self.folder, deque())
         now = time.monotonic()
         left.extend((now, file.path) for file in removed)
         system, root = file_system(self.folder)
@@ -238,6 +288,11 @@ class Table:
                 system.delete_file(f"{root}/{left.popleft()[1]}")
             except FileNotFoundError:
                 continue  # someone else has tidied up
+
+
+def _require(seen: Snapshot | None, folder: str, batch: int, after: int) -> None:
+    if (-1 if seen is None else seen.committed) < after:
+        raise TableLost(folder, batch)
 
 
 def _collected(files: DataFrame) -> list[DataFile]:

@@ -1,4 +1,4 @@
-"""What executors do for a table: write files that nobody knows of, and tell the driver of them."""
+"""What executors do for a table: read its files, write files that nobody knows of, tell of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from headwater.spark.gathering import gathered
 from headwater.spark.packing import BUCKET, PACKED
-from headwater.spark.tables.files import fitted, read_files, write_files
+from headwater.spark.tables.files import fitted, read_files, read_in_pieces, write_files
 from headwater.spark.tables.log import DataFile
 from headwater.spark.tables.merging import Finish, Merge, Merged
 from headwater.spark.tables.packing import unpacked
@@ -18,6 +18,15 @@ FILE: Final = "path string, size long, rows long, bucket int"
 MARK: Final = "_is_bucket"
 """The column that marks rows which stand for a bucket, and hold nothing."""
 _HELD_BYTES: Final = 64 << 20
+
+
+def read_listed(
+    batches: Iterator[pa.RecordBatch], *, folder: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read the files that a task is given the names of."""
+    for names in batches:
+        for path in names.column(0).to_pylist():
+            yield from read_in_pieces(folder, path, schema)
 
 
 def write_loose(

@@ -11,10 +11,12 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from msgspec import UNSET, Struct
+import pyarrow.compute as pc
+from msgspec import UNSET, Raw, Struct
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from headwater.spark.arrays import ABSENT
 from headwater.spark.columns import no_collection
 from headwater.spark.gathering import gathered
 from headwater.spark.packing import BUCKET, PACKED, PACKED_CHANGES
@@ -32,6 +34,18 @@ _MANY: Final = 100_000
 _LARGE: Final = 32 << 20
 _SCHEMA: Final = to_arrow_schema(PACKED_CHANGES)
 _MATTERS: Final = frozenset({RESET, START, END})
+
+
+class _Control(Struct):
+    headers: Raw
+
+
+class _ControlHeaders(Struct):
+    timestamp: Raw = ABSENT
+
+
+_CONTROL: Final = msgspec.json.Decoder(_Control)
+_HEADERS: Final = msgspec.json.Decoder(_ControlHeaders)
 
 
 class Packing(Struct, frozen=True):
@@ -64,7 +78,7 @@ class Packing(Struct, frozen=True):
 
 
 def packed_changes(batches: Iterable[pa.RecordBatch], packing: Packing) -> Iterator[pa.RecordBatch]:
-    """Read rows of `stream`, `offset` and `value`: changes, controls, and what is kept aside."""
+    """Read rows of `TO_PACK`: changes, controls, and what is kept aside."""
     values = packing.values()
     for rows in gathered(batches, most_bytes=_LARGE, most_rows=_MANY):
         with no_collection():
@@ -94,7 +108,12 @@ class Messages(Struct):
 def read_messages(rows: pa.Table, values: Mapping[str, Values]) -> Messages:
     """Read messages by the rules of state streams, and values by the schemas of their types."""
     read = Messages()
-    texts = rows.column("value").cast(pa.binary()).to_pylist()
+    no_messages = rows.column("content_type").is_valid()
+    if pc.any(no_messages).as_py():
+        # Anybody who may create a stream could stop the query otherwise.
+        read.aside += _of_no_messages(rows.filter(no_messages))
+        rows = rows.filter(pc.invert(no_messages))
+    texts = rows.column("value").to_pylist()
     events: list[WireEvent] = []
     broken: dict[int, str] = {}
     for part in decode_pieces(b"[" + b",\n".join(texts) + b"]"):
@@ -159,12 +178,23 @@ def _changes(
     return table.filter(pa.array([at not in read.reasons for at in range(len(events))]))
 
 
+def _of_no_messages(rows: pa.Table) -> list[dict[str, str]]:
+    """Say where streams hold something else, but not what: it may be long, and no text."""
+    nothing = {"type": "", "key": "", "message": ""}
+    kinds = rows.column("content_type").to_pylist()
+    return [
+        {**_place(rows, at), **nothing, "reason": f"the stream holds {kind} and no messages"}
+        for at, kind in enumerate(kinds)
+    ]
+
+
 def _place(rows: pa.Table, at: int) -> dict[str, str]:
     return {name: rows.column(name)[at].as_py() for name in ("stream", "offset")}
 
 
 def _control(text: bytes, event: WireEvent) -> dict[str, str | None]:
-    # A control's timestamp has no rule, so the decoder need not have kept it.
-    stamp = msgspec.json.decode(text)["headers"].get("timestamp")
-    kind = str(event.headers.control)
-    return {"kind": kind, "time": stamp if isinstance(stamp, str) else None}
+    # A control's timestamp has no rule: it may be anything, and the decoder need not have kept it.
+    stamp = _HEADERS.decode(_CONTROL.decode(text).headers).timestamp
+    is_text = bytes(stamp).startswith(b'"')
+    time = msgspec.json.decode(stamp, type=str) if is_text else None
+    return {"kind": str(event.headers.control), "time": time}

@@ -4,8 +4,10 @@ The state is what a stream of change events makes of one type. Values are compar
 that are spelled in another way and mean the same are no change.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +16,7 @@ from msgspec import Raw
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampType
 
 from headwater.errors import BadOption
 from headwater.spark.tables import Merged
@@ -41,6 +43,8 @@ _JSON_OPTIONS: Final = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    # A moment is the same whatever zone the session is in.
+    "timeZone": "UTC",
 }
 
 
@@ -91,7 +95,7 @@ def keyed(
             raise BadOption("key", f"there is no column '{name}'; there are {rows.columns}")
     if not keys:
         raise BadOption("key", "name the column, or the columns, that tell rows apart")
-    texts = [_column(name).cast("string") for name in keys]
+    texts = [_text(rows, name) for name in keys]
     whole = f.lit(True)
     for text in texts:
         whole &= text.isNotNull()
@@ -102,6 +106,16 @@ def keyed(
         columns = [_column(name) for name in (rows.columns if value is None else value)]
         valued = f.to_json(f.struct(*columns), _JSON_OPTIONS)
     return rows.select(named.alias("key"), valued.alias("value"))
+
+
+def _text(rows: DataFrame, name: str) -> Column:
+    """Write a column of a key; a moment as it is in UTC, whatever zone the session is in."""
+    column = _column(name)
+    if isinstance(rows.schema[name].dataType, TimestampType):
+        seconds = f.unix_micros(column).cast("decimal(24,6)") / f.lit(1_000_000)
+        since = f.make_dt_interval(secs=seconds.cast("decimal(18,6)"))
+        column = f.lit("1970-01-01").cast("timestamp_ntz") + since
+    return column.cast("string")
 
 
 def _column(name: str) -> Column:
@@ -155,13 +169,21 @@ def _json_problem(key: str, text: str) -> str | None:
 
 def _mean_the_same(one: str, other: str) -> bool:
     try:
-        return _canonical(one) == _canonical(other)
-    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return bool(_meaning(one) == _meaning(other))
+    except (ValueError, InvalidOperation, RecursionError):
         return False
 
 
-def _canonical(text: str) -> bytes:
-    return msgspec.json.encode(decode_value(text.encode()), order="deterministic")
+def _meaning(text: str) -> Any:
+    return json.loads(text, parse_int=_number, parse_float=_number)
+
+
+def _number(token: str) -> tuple[bool, bool, Decimal]:
+    """Read a number to its last digit, which a float would round away, and with its kind.
+
+    To readers, 1 and 1.0 are of two types; so are 1 and true, which Python finds equal.
+    """
+    return token.lstrip("-").isdigit(), token.startswith("-"), Decimal(token)
 
 
 # Change events

@@ -13,6 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from headwater.spark.transforms.marks import Marks
+from headwater.spark.transforms.times import TIME
+
 RESET: Final = "reset"
 START: Final = "snapshot-start"
 END: Final = "snapshot-end"
@@ -121,28 +124,45 @@ def courses(opened: Mapping[str, str], controls: Iterable[Control]) -> dict[str,
     return {stream: course(opened.get(stream), each) for stream, each in by_stream.items()}
 
 
-def visible(rows: pa.Table, known: Mapping[str, Course]) -> pa.Table:
-    """Keep the changes that are to be seen, and say in `valid_from` from which offset on."""
-    offsets = rows.column("offset")
-    since = offsets
-    for stream, each in known.items():
-        if not each.spans:
-            continue
-        here = pc.equal(rows.column("stream"), stream)
-        for span in each.spans:
-            inside = pc.and_(here, pc.greater(offsets, span.after))
-            if span.until is not None:
-                inside = pc.and_(inside, pc.less_equal(offsets, span.until))
-            since = pc.if_else(inside, pa.scalar(span.visible, pa.string()), since)
-    rows = rows.append_column("valid_from", since)
-    return rows.filter(pc.is_valid(since)) if since.null_count else rows
+class Meaning:
+    """What the controls of a batch mean for rows of any streams, all at once."""
 
+    def __init__(self, known: Mapping[str, Course]) -> None:
+        spans = [(stream, span) for stream, each in known.items() for span in each.spans]
+        self._spans = Marks([(stream, span.after) for stream, span in spans])
+        self._until = pa.array([span.until for _, span in spans], pa.string())
+        self._visible = pa.array([span.visible for _, span in spans], pa.string())
+        clears = [(stream, clear) for stream, each in known.items() for clear in each.clears]
+        self._clears = Marks([(stream, clear.offset) for stream, clear in clears])
+        self._cleared = pa.array([clear.offset for _, clear in clears], pa.string())
+        self._times = pa.array([clear.time for _, clear in clears], TIME)
+        self._streams = pa.array([stream for stream, _ in clears], pa.string())
 
-def without_cleared(rows: pa.Table, known: Mapping[str, Course], column: str) -> pa.Table:
-    """Leave out what was cleared, by the column that says from where on a row is visible."""
-    for stream, each in known.items():
-        if each.cleared is not None:
-            here = pc.equal(rows.column("stream"), stream)
-            gone = pc.and_(here, pc.less(rows.column(column), each.cleared))
-            rows = rows.filter(pc.invert(gone))
-    return rows
+    def visible(self, rows: pa.Table) -> pa.Table:
+        """Keep the changes that are to be seen, and say in `valid_from` from which offset on."""
+        offsets = rows.column("offset")
+        if not len(self._spans):
+            return rows.append_column("valid_from", offsets)
+        span = self._spans.before(rows, "offset")
+        is_within = pc.less_equal(offsets, self._until.take(span)).fill_null(True)
+        is_within = pc.and_(is_within, span.is_valid())
+        since = pc.if_else(is_within, self._visible.take(span), offsets)
+        rows = rows.append_column("valid_from", since)
+        return rows.filter(pc.is_valid(since)) if since.null_count else rows
+
+    def without_cleared(self, rows: pa.Table) -> pa.Table:
+        """Leave out what was cleared behind `valid_from`."""
+        return rows.filter(pc.is_null(self._clears.behind(rows, "valid_from")))
+
+    def without_cleared_streams(self, rows: pa.Table) -> pa.Table:
+        """Leave out all rows of streams that were cleared."""
+        return rows.filter(pc.invert(pc.is_in(rows.column("stream"), value_set=self._streams)))
+
+    def first_clear(self, rows: pa.Table) -> tuple[pa.Array, pa.Array]:
+        """Find where, and at what time, rows were first cleared behind `valid_from`."""
+        clear = self._clears.behind(rows, "valid_from")
+        return self._cleared.take(clear), self._times.take(clear)
+
+    def clear_time(self, rows: pa.Table) -> pa.Array:
+        """Give the time of the clear that rows are valid from, as those of a snapshot are."""
+        return self._times.take(self._clears.at(rows, "valid_from"))

@@ -5,7 +5,7 @@ several calls and in any order, so deletions stay as rows until a bucket has see
 functions of DataFrames read a history.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from headwater.spark.packing import BUCKET
 from headwater.spark.tables import Merged
 from headwater.spark.tables.files import fitted
-from headwater.spark.transforms.controls import Course, visible, without_cleared
+from headwater.spark.transforms.controls import Course, Meaning
 from headwater.spark.transforms.times import TIME
 
 KEY: Final = ("stream", "key")
@@ -26,7 +27,7 @@ _BEHIND.add("txid", "string")
 _VERSION: Final = StructType().add("operation", "string")
 _VERSION.add("valid_from", "string").add("valid_to", "string")
 _VERSION.add("valid_from_time", "timestamp").add("valid_to_time", "timestamp")
-OWN: Final = frozenset({*KEY, *_BEHIND.fieldNames(), *_VERSION.fieldNames(), "value"})
+_OWN: Final = frozenset({*KEY, *_BEHIND.fieldNames(), *_VERSION.fieldNames(), "value", BUCKET})
 """The columns that a table has of its own."""
 
 _BYTE: Final = 17
@@ -36,17 +37,58 @@ _END: Final = 33
 def value_columns(schema: StructType | None) -> StructType:
     """Give the columns of a type's values: its fields, or the JSON where it has no schema.
 
-    A field that is called as one of the table's own columns has `value_` before its name. Columns
-    are nullable, so that others can be added later.
+    A field that is called as one of the table's own columns has `value_` before its name: Spark
+    does not tell small letters from capitals. All are nullable, down to the last, so that others
+    can be added later, and since a deletion has none.
     """
     if schema is None:
         return StructType().add("value", "string")
     return StructType(
         [
-            StructField(f"value_{field.name}" if field.name in OWN else field.name, field.dataType)
+            StructField(
+                f"value_{field.name}" if field.name.lower() in _OWN else field.name,
+                _nullable(field.dataType),
+            )
             for field in schema
         ]
     )
+
+
+def _nullable(kind: DataType) -> DataType:
+    """Let whatever a type holds be null."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _nullable(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(each.name, _nullable(each.dataType)) for each in kind])
+    return kind
+
+
+def same_column(schema: StructType) -> tuple[str, str] | None:
+    """Find two fields that Spark would take for one column; None where there are none."""
+    names = list(zip(schema.fieldNames(), value_columns(schema).fieldNames(), strict=True))
+    objects = [names, *_names_within(schema, "")]
+    for each in objects:
+        seen: dict[str, str] = {}
+        for field, column in each:
+            if column.lower() in seen:
+                return seen[column.lower()], field
+            seen[column.lower()] = field
+    return None
+
+
+def _names_within(kind: DataType, path: str) -> Iterator[list[tuple[str, str]]]:
+    """Give the fields of each object within a type, with their paths."""
+    if isinstance(kind, ArrayType):
+        yield from _names_within(kind.elementType, path)
+    elif isinstance(kind, MapType):
+        yield from _names_within(kind.valueType, path)
+    elif isinstance(kind, StructType):
+        if path:
+            yield [(f"{path}.{field.name}", field.name) for field in kind]
+        for field in kind:
+            yield from _names_within(field.dataType, f"{path}.{field.name}" if path else field.name)
 
 
 def current_schema(schema: StructType | None) -> StructType:
@@ -67,20 +109,19 @@ class CurrentState:
     """Keeps the last change of each key, and forgets what a control has cleared."""
 
     def __init__(self, known: Mapping[str, Course]) -> None:
-        self._known = known
+        self._meaning = Meaning(known) if known else None
 
     def __call__(self, old: pa.Table, new: pa.Table) -> Merged:
         """Take new changes; `old` has an operation for those that were taken before."""
-        known = self._known
+        meaning = self._meaning
         if "operation" not in old.column_names:
-            for stream, each in known.items():
-                if each.clears:  # all that the table holds came before this batch
-                    old = old.filter(pc.not_equal(old.column("stream"), stream))
+            if meaning is not None:  # all that the table holds came before this batch
+                old = meaning.without_cleared_streams(old)
             old = old.append_column("operation", pa.nulls(old.num_rows, pa.string()))
         if not new.num_rows:
             return Merged(old)
-        if known:
-            new = without_cleared(visible(new, known), known, "valid_from")
+        if meaning is not None:
+            new = meaning.without_cleared(meaning.visible(new))
         return Merged(last_of_each_key(pa.concat_tables([old, fitted(new, old.schema)])))
 
     def finish(self, kept: pa.Table) -> Merged:
@@ -120,34 +161,26 @@ class History:
     """Keeps the version of each key that is valid now, and closes those that no longer are."""
 
     def __init__(self, known: Mapping[str, Course]) -> None:
-        self._known = known
+        self._meaning = Meaning(known)
 
     def __call__(self, old: pa.Table, new: pa.Table) -> Merged:
         """Take new changes; what they close is only known once all are here."""
         if not new.num_rows:
             return Merged(old)
-        new = visible(new, self._known)
-        return Merged(pa.concat_tables([old, fitted(self._since(new), old.schema)]))
+        new = self._meaning.visible(new)
+        # Valid from their own time on, or that of their snapshot's end.
+        since = pc.coalesce(self._meaning.clear_time(new), new.column("timestamp"))
+        new = new.append_column("valid_from_time", since)
+        return Merged(pa.concat_tables([old, fitted(new, old.schema)]))
 
     def finish(self, kept: pa.Table) -> Merged:
         """Part the versions that are over from those that are valid."""
-        rows = versions(kept, self._known)
+        rows = versions(kept, self._meaning)
         over = pc.is_valid(rows.column("valid_to"))
         return Merged(rows.filter(pc.invert(over)), rows.filter(over))
 
-    def _since(self, rows: pa.Table) -> pa.Table:
-        """Say from which time on changes are valid: their own, or that of their snapshot's end."""
-        since = rows.column("timestamp")
-        for stream, each in self._known.items():
-            for clear in each.clears:
-                if clear.time is not None:
-                    here = pc.equal(rows.column("stream"), stream)
-                    here = pc.and_(here, pc.equal(rows.column("valid_from"), clear.offset))
-                    since = pc.if_else(here, pa.scalar(clear.time, TIME), since)
-        return rows.append_column("valid_from_time", since)
 
-
-def versions(rows: pa.Table, known: Mapping[str, Course]) -> pa.Table:
+def versions(rows: pa.Table, meaning: Meaning) -> pa.Table:
     """Close each version at the next one of its key, or where its stream was cleared."""
     rows = rows.take(_by_offset(rows)).combine_chunks()
     names = pc.binary_join_element_wise(*(rows.column(name) for name in KEY), "\0")
@@ -167,7 +200,7 @@ def versions(rows: pa.Table, known: Mapping[str, Course]) -> pa.Table:
     followed = _next_is_same(codes)
     next_since = pc.if_else(followed, _next(since), pa.scalar(None, pa.string()))
     next_time = _next(rows.column("valid_from_time").combine_chunks())
-    cleared, cleared_time = _first_clear(rows, known)
+    cleared, cleared_time = meaning.first_clear(rows)
     is_clear = pc.less_equal(cleared, next_since)
     is_clear = pc.if_else(pc.is_null(next_since), pc.is_valid(cleared), is_clear)
     is_clear = is_clear.fill_null(False)
@@ -182,21 +215,6 @@ def versions(rows: pa.Table, known: Mapping[str, Course]) -> pa.Table:
     until_time = pc.if_else(deletes, rows.column("valid_from_time"), until_time)
     rows = _replaced(rows, {"valid_to": until, "valid_to_time": until_time})
     return rows.filter(pc.or_(pc.invert(deletes), _previous(alive)))
-
-
-def _first_clear(
-    rows: pa.Table, known: Mapping[str, Course]
-) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Find where each version's stream was cleared for the first time behind its beginning."""
-    at = pa.nulls(rows.num_rows, pa.string())
-    time = pa.nulls(rows.num_rows, TIME)
-    for stream, each in known.items():
-        here = pc.equal(rows.column("stream"), stream)
-        for clear in reversed(each.clears):
-            gone = pc.and_(here, pc.less(rows.column("valid_from"), clear.offset))
-            at = pc.if_else(gone, clear.offset, at)
-            time = pc.if_else(gone, pa.scalar(clear.time, TIME), time)
-    return at, time
 
 
 def _next(values: pa.Array) -> pa.Array:
@@ -239,7 +257,8 @@ def as_of_time(history: DataFrame, when: datetime) -> DataFrame:
 
     Streams order their changes, and timestamps are advisory: so one offset is found for each
     stream, and the state is that of all its keys there. Changes without a timestamp are as late as
-    those before them.
+    those before them in this history: it knows nothing of other types. Histories of several types
+    are asked together by their union.
     """
     later = [
         f.min(f.when(f.col(f"{end}_time") > f.lit(when), f.col(end)))

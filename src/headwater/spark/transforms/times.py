@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TIME: Final = pa.timestamp("us", "UTC")
 
@@ -14,11 +15,19 @@ _FORM: Final = re.compile(
 )
 
 
+_FIRST: Final = pa.scalar(datetime.min.replace(tzinfo=UTC), TIME)
+_LAST: Final = pa.scalar(datetime.max.replace(tzinfo=UTC), TIME)
+_NEVER: Final = pa.scalar(None, TIME)
+"""For a year that no calendar of Python or Spark has, though Arrow has it."""
+
+
 def times(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Read RFC 3339 timestamps, to the microsecond; what is none is null."""
     try:
         # Arrow takes up to as many digits as the unit has, and neither a small t nor a :60.
-        return texts.cast(TIME)
+        told = texts.cast(TIME)
+        is_known = pc.and_(pc.greater_equal(told, _FIRST), pc.less_equal(told, _LAST))
+        return pc.if_else(is_known, told, _NEVER)
     except pa.ArrowInvalid:
         return pa.chunked_array([pa.array([moment(text) for text in texts.to_pylist()], TIME)])
 
@@ -36,4 +45,4 @@ def moment(text: str | None) -> datetime | None:
         told = begun + timedelta(seconds=second, microseconds=micros)
         return told - (-ahead if found[8] == "-" else ahead)
     except (ValueError, OverflowError):
-        return None  # a year that no calendar of Python or Spark has
+        return None  # out of the years that there are

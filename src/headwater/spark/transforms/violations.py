@@ -18,6 +18,7 @@ from headwater.spark.messages import Shape, shape_of_values
 from headwater.spark.tables import Merged
 from headwater.spark.tables.files import fitted
 from headwater.spark.transforms.controls import Course
+from headwater.spark.transforms.marks import Marks
 from headwater.spark.transforms.state import value_columns
 from headwater.state.decoding import WireEvent
 
@@ -46,8 +47,10 @@ class Values:
 
     def __init__(self, schema: StructType) -> None:
         self._shape: Shape = shape_of_values(schema)
-        self._fields = to_arrow_schema(schema, timezone="UTC")
-        self._names = value_columns(schema).fieldNames()
+        columns = value_columns(schema)
+        self._names = columns.fieldNames()
+        kinds = to_arrow_schema(columns, timezone="UTC").types
+        self._fields = pa.schema(list(zip(schema.fieldNames(), kinds, strict=True)))
 
     def read(self, events: Sequence[WireEvent]) -> Read:
         """Take values apart into columns; a deletion has none."""
@@ -100,19 +103,18 @@ class Quarantine:
     """Adds what is kept aside, and forgets what was before a reset."""
 
     def __init__(self, known: Mapping[str, Course]) -> None:
-        self._resets = {
-            stream: each.reset for stream, each in known.items() if each.reset is not None
-        }
+        self._resets = Marks(
+            [(stream, each.reset) for stream, each in known.items() if each.reset is not None]
+        )
 
     @property
     def forgets(self) -> bool:
         """Whether anything that was kept aside is to be forgotten."""
-        return bool(self._resets)
+        return len(self._resets) > 0
 
     def __call__(self, old: pa.Table, new: pa.Table) -> Merged:
         """Take new rows."""
         rows = pa.concat_tables([old, fitted(new, old.schema)])
-        for stream, reset in self._resets.items():
-            here = pc.equal(rows.column("stream"), stream)
-            rows = rows.filter(pc.invert(pc.and_(here, pc.less(rows.column("offset"), reset))))
+        if self.forgets:
+            rows = rows.filter(pc.is_null(self._resets.behind(rows, "offset")))
         return Merged(rows)
