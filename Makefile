@@ -9,7 +9,7 @@ SOURCES := $(shell find src -name '*.py') pyproject.toml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check format conformance bench requirements clean
+.PHONY: help run demo test check format conformance kills bench requirements clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -36,13 +36,17 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 conformance: $(VENV)/.dev node_modules/.installed ## the public conformance suite alone
 	$(BIN)/python -m pytest tests/conformance
 
+kills: $(VENV)/.dev ## the long runs of the crash tests: 200 kills of the server, 30 of Spark (about half an hour)
+	HEADWATER_CRASH_KILLS=200 $(BIN)/python -m pytest tests/crash
+	HEADWATER_SPARK_KILLS=30 $(BIN)/python -m pytest --timeout 7200 tests/spark/test_kills.py tests/spark/jobs -k kill
+
 bench: $(VENV)/.server node_modules/.installed ## measure beside npm's server (BENCH="--only A1,R1 --quick")
 ifdef BENCH
 	$(BIN)/python -m bench --python $(SERVER) $(BENCH)
 else
 	$(BIN)/python -m bench --python $(SERVER) --store memory
 	$(BIN)/python -m bench --python $(SERVER) --store disk
-	$(BIN)/python -m bench --python $(SERVER) --store disk --peer ours --only L1
+	$(BIN)/python -m bench --python $(SERVER) --store disk --peer ours --only L1 --repeats 9
 	$(BIN)/python -m bench.client
 	$(BIN)/python -m bench.runs
 	$(BIN)/python -m bench.state

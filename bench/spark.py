@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -35,7 +36,7 @@ READ_TARGET: Final = 0.8
 EVENTS_TARGET: Final = 250_000
 P50_TARGET, P99_TARGET = 1.0, 2.0
 MEMORY_TARGET: Final = 1.25
-ROWS: Final = ("read", "materialize", "lag", "memory")
+ROWS: Final = ("read", "materialize", "lag", "idle", "memory")
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -118,15 +119,16 @@ def measure_materialize(
 ) -> list[Row]:
     """Bring changes into a table of the current state, after a small stream has warmed up."""
 
-    def materialized(stream: str) -> float:
+    def materialized(stream: str, *, history: bool = False) -> float:
+        place = folder / stream / ("history" if history else "current")
         began = time.perf_counter()
         query = materialize(
             spark,
             {"url": url, "stream": stream},
-            tables=str(folder / stream / "tables"),
-            checkpoint=str(folder / stream / "checkpoint"),
+            tables=str(place / "tables"),
+            checkpoint=str(place / "checkpoint"),
             schemas={"user": "id long, name string, score long"},
-            history=False,
+            history=history,
             trigger={"availableNow": True},
         )
         query.awaitTermination()
@@ -139,7 +141,11 @@ def measure_materialize(
     rate = count / seconds
     what = f"materialise {count:,} changes of {keys:,} keys"
     figure = f"{rate:,.0f} events/s, {seconds:.1f} s"
-    return [Row(what, figure, f"{EVENTS_TARGET:,}/s", rate >= EVENTS_TARGET)]
+    kept = materialized("bench/changes", history=True)
+    return [
+        Row(what, figure, f"{EVENTS_TARGET:,}/s", rate >= EVENTS_TARGET),
+        Row("the same, and every version as well", f"{count / kept:,.0f} events/s, {kept:.1f} s"),
+    ]
 
 
 # Lag
@@ -164,6 +170,42 @@ def measure_lags(
         folder,
     )
     return [lag_row("stream", copied, rate), lag_row("table", changed, rate)]
+
+
+def measure_idle(spark: SparkSession, url: str, folder: Path, seconds: float) -> list[Row]:
+    """Let a query wait for a stream that gets nothing, and count the processor time it takes."""
+    fill(url, "bench/idle", short_events(10), count=1000)
+    query = (
+        spark.readStream.format("headwater")
+        .options(url=url, stream="bench/idle")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(folder / "idle"))
+        .start()
+    )
+    query.processAllAvailable()
+    time.sleep(5)
+    before = processor_seconds()
+    time.sleep(seconds)
+    share = (processor_seconds() - before) / seconds
+    query.stop()
+    return [Row(f"an idle query, {seconds:g} s, server included", f"{share:.1%} of a core")]
+
+
+def processor_seconds() -> float:
+    """Add up the processor time of this process and all below it."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has ended meanwhile
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                ticks[int(entry.name)] = int(fields[11]) + int(fields[12])
+    below = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return sum(ticks[pid] for pid in below) / os.sysconf("SC_CLK_TCK")
 
 
 def lag_row(where: str, lags: list[float], rate: int) -> Row:
@@ -249,6 +291,9 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
             if spark is not None and "lag" in chosen:
                 say("lag")
                 rows += measure_lags(spark, url, folder, arguments.rate, arguments.lag_seconds)
+            if spark is not None and "idle" in chosen:
+                say("an idle query")
+                rows += measure_idle(spark, url, folder, arguments.idle_seconds)
             if spark is not None:
                 spark.stop()
     return rows
@@ -280,6 +325,7 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=500_000, help="that they are changes of")
     parser.add_argument("--rate", type=int, default=1000, help="events a second for the lag")
     parser.add_argument("--lag-seconds", type=float, default=60.0, help="of each lag")
+    parser.add_argument("--idle-seconds", type=float, default=30.0, help="that a query waits")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on a missed target")
     parser.add_argument("--driver", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
