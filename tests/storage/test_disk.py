@@ -13,7 +13,7 @@ from headwater.storage.store import Store
 from tests.suites.store_suite import StoreSuite
 
 TINY = DiskOptions(
-    memory_budget=64,
+    tail_budget=64,
     journal_bytes=4096,
     max_dirty_streams=2,
     max_loaded_streams=1,

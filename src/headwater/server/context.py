@@ -7,6 +7,7 @@ from typing import Final
 
 from headwater.protocol.offsets import Offset
 from headwater.protocol.paths import BadPath, NotAStream, parse_path
+from headwater.server.budget import divide
 from headwater.server.messages import Headers
 from headwater.server.read_cache import ReadCache
 from headwater.server.settings import Settings
@@ -50,7 +51,8 @@ class Context:
         self.cache_control = CACHE_CONTROL[settings.cache]
         self.copied_bytes = min(settings.chunk_bytes, _COPIED_BYTES)
         """Size at which a chunk is cut that is copied on its way to a client."""
-        self.reads = ReadCache(settings.read_cache_bytes, has_files=store.has_files)
+        answers = settings.read_cache_bytes if settings.in_memory else divide(settings).answer_bytes
+        self.reads = ReadCache(answers, has_files=store.has_files)
         self.draining = False
         self.waiting: set[Callable[[], None]] = set()
         """What to call so that live readers end, when the server stops."""

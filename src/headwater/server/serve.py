@@ -14,6 +14,7 @@ from typing import Final, cast
 
 from headwater.errors import CannotListen, SettingsError
 from headwater.server.app import Application
+from headwater.server.budget import divide
 from headwater.server.http import Connection
 from headwater.server.settings import Settings
 from headwater.server.wire import Wire
@@ -31,18 +32,20 @@ segments of a checkpoint and a compaction, what the loop needs."""
 
 def open_store(settings: Settings) -> Store:
     """Choose the store that the settings name."""
-    if settings.store == "memory" or settings.durability == "memory":
+    if settings.in_memory:
         return MemoryStore(settings.memory_limit_bytes)
     if "://" in settings.store:
         raise SettingsError("store", settings.store, "a directory, or 'memory'")
+    budget = divide(settings)
     return DiskStore(
         Path(settings.store),
         DiskOptions(
             durability=settings.durability,
-            memory_budget=settings.memory_budget_bytes,
+            tail_budget=budget.tail_bytes,
             journal_bytes=settings.journal_bytes,
-            max_loaded_streams=settings.max_loaded_streams,
+            max_loaded_streams=budget.loaded_streams,
             max_open_segments=settings.max_open_segments,
+            max_checked_blocks=budget.checked_blocks,
             checkpoint_seconds=settings.checkpoint_interval,
         ),
     )

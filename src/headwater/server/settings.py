@@ -63,7 +63,7 @@ class Settings:
         4096 * MIB, "Stream data that the memory store holds; more gets 429.", least=1
     )
     memory_budget_bytes: int = _setting(
-        256 * MIB, "Stream data that the disk store keeps in memory before it is saved.", least=64
+        256 * MIB, "Memory of a server on disk for unsaved stream data and all caches.", least=64
     )
     journal_bytes: int = _setting(
         32 * MIB, "Size of a journal file; a full one is followed by a checkpoint.", least=4096
@@ -74,7 +74,9 @@ class Settings:
     max_loaded_streams: int = _setting(
         50_000, "Streams that the disk store keeps in memory while nobody uses them.", least=1
     )
-    max_open_segments: int = _setting(64, "Segment files open at once.", least=1)
+    max_open_segments: int = _setting(
+        64, "Segment files that readers have open at once; a compaction opens up to half.", least=1
+    )
     chunk_bytes: int = _setting(
         16 * MIB, "Size at which a catch-up response is cut; compressed, at 1 MiB.", least=1
     )
@@ -156,6 +158,11 @@ class Settings:
             raise SettingsError("public_url", self.public_url, "a URL such as https://example.com")
         if not self.cors_origin.isprintable() or not self.cors_origin.isascii():
             raise SettingsError("cors_origin", self.cors_origin, "an origin or *")
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether nothing is kept on disk."""
+        return self.store == "memory" or self.durability == "memory"
 
 
 def check(item: Field[Any], value: object) -> None:

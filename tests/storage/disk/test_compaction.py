@@ -12,12 +12,14 @@ import pytest
 
 from headwater.protocol.offsets import START
 from headwater.storage.disk.catalog import Catalog, Changes
-from headwater.storage.disk.compaction import MERGE_AT, CalledOff, choose, compact
+from headwater.storage.disk.compaction import MAX_FILES, MERGE_AT, CalledOff, choose, compact
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import (
+    Extent,
     SegmentFile,
     SegmentWriter,
+    room_for,
     segment_numbers,
     segment_path,
 )
@@ -27,7 +29,7 @@ from tests.storage.disk.steps import flip, segments, with_store
 from tests.suites.steps import BINARY, PLENTY, T0, append, content, create, fork
 
 EAGER: Final = DiskOptions(
-    durability="os", memory_budget=16 * 1024, journal_bytes=64 * 1024, checkpoint_seconds=0.02
+    durability="os", tail_budget=16 * 1024, journal_bytes=64 * 1024, checkpoint_seconds=0.02
 )
 """A checkpoint after every 4 KiB."""
 _ROOM: Final = 2**40
@@ -236,7 +238,9 @@ def test_mostly_dead_segments_do_not_hold_up_the_others() -> None:
 
 
 def test_one_round_opens_few_files() -> None:
-    assert len(choose([(number, 100, 100) for number in range(1000)], _ROOM)) <= 64
+    small = [(number, 100, 100) for number in range(1000)]
+    assert len(choose(small, _ROOM)) == MAX_FILES
+    assert len(choose(small, _ROOM, MERGE_AT)) == MERGE_AT
 
 
 def test_a_round_takes_no_more_than_the_room_that_it_is_given() -> None:
@@ -330,3 +334,21 @@ def test_a_round_that_is_called_off_leaves_everything_as_it_was(tmp_path: Path) 
             compact([before[0][0]], folder, 99, catalog, Metrics(), call_off)
         assert catalog.segments() == before
         assert segment_numbers(folder) == [before[0][0]]
+
+
+def test_the_room_for_a_round_is_taken_before_it_begins(tmp_path: Path) -> None:
+    """Appends that fill the disk meanwhile must not end it half-way."""
+    extents = [Extent(number, 0, 300_000, 1, 0) for number in range(3)]
+    writer = SegmentWriter(tmp_path, 7, room_for(extents))
+    reserved = writer.path.stat()
+    assert reserved.st_blocks * 512 >= room_for(extents) > 900_000
+    for extent in extents:
+        writer.add(extent.stream, extent.start, [bytes(extent.length)])
+    writer.finish()
+    assert writer.path.stat().st_size == writer.size == room_for(extents)
+
+
+def test_a_round_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"too large|No space"):
+        SegmentWriter(tmp_path, 7, 1 << 62)
+    assert not list(tmp_path.iterdir())

@@ -133,7 +133,7 @@ def test_a_full_disk_refuses_appends_until_there_is_room(small_disk: Path) -> No
             for _ in range(10):
                 assert writer.append().status == 204
             writer.check()
-        # It leaves room to the appends, so it never meets the end of the disk itself.
+        # It leaves room to the appends and has its own; only the catalog may meet the disk's end.
         assert "compaction failed" not in server.log()
         server.kill()
         server = DiskServer(small_disk / "data", *_OPTIONS)

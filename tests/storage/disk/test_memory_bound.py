@@ -15,6 +15,7 @@ from headwater.protocol.expiry import Expiry
 from headwater.protocol.lifecycle import Append
 from headwater.protocol.producers import ProducerClaim, SequenceGap
 from headwater.protocol.refusals import StreamNotFound
+from headwater.storage.disk.compaction import MERGE_AT
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from tests.crash.process import DiskServer
@@ -37,7 +38,7 @@ def test_a_server_takes_in_far_more_than_its_memory(tmp_path: Path) -> None:
             streams = [f"s{number}" for number in range(20)]
             for path in streams:
                 assert wire.call("PUT", path, {"Content-Type": BINARY}).status == 201
-            before = server.rss()
+            before, files = server.rss(), server.open_files()
             most_memory = most_files = 0
             for number in range(300 * MIB // _BODY):
                 path = streams[number % len(streams)]
@@ -48,11 +49,14 @@ def test_a_server_takes_in_far_more_than_its_memory(tmp_path: Path) -> None:
                     most_files = max(most_files, server.open_files())
             # The budget, the batch under way, and what a checkpoint and a compaction hold.
             assert most_memory - before < 60 * MIB, f"{most_memory / MIB:.0f} MiB"
-            assert most_files < 60
+            # Readers' segments, those of a compaction and the new ones of both, the next journal
+            # file and the one it is made of, and what SQLite has open for a moment.
+            most = files + 8 + MERGE_AT + 8
+            assert most_files <= most
             for path in streams[:3]:
                 assert _length(server.port, path) == 300 * MIB // len(streams)
             assert server.rss() - before < 60 * MIB
-            assert server.open_files() < 60
+            assert server.open_files() <= most
     finally:
         server.kill()
 
@@ -147,7 +151,7 @@ def test_streams_that_are_only_read_are_let_go_of(tmp_path: Path) -> None:
 def test_producers_that_came_and_went_are_not_kept_in_memory(tmp_path: Path) -> None:
     """Sessions with names of their own must not add up on a stream that is always in use."""
     options = DiskOptions(
-        memory_budget=64 * 1024, durability="os", journal_bytes=64 * 1024, checkpoint_seconds=0.05
+        tail_budget=64 * 1024, durability="os", journal_bytes=64 * 1024, checkpoint_seconds=0.05
     )
 
     async def scenario(store: DiskStore) -> None:

@@ -33,7 +33,7 @@ from tests.suites.steps import BINARY, JSON, PLENTY, T0
 from tests.suites.store_model import KINDS, PATHS, RAW, TTLS, VALUES
 
 TINY: Final = DiskOptions(
-    memory_budget=64,
+    tail_budget=64,
     journal_bytes=4096,
     max_dirty_streams=2,
     max_loaded_streams=1,

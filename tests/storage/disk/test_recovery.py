@@ -27,6 +27,8 @@ from tests.storage.disk.steps import SMALL, crashed, flip, journals, segments, w
 from tests.suites.steps import BINARY, T0, append, close, content, create, fork, head, read
 
 UNSYNCED = DiskOptions(durability="os", journal_bytes=16 * 1024, checkpoint_seconds=3600)
+UNSAVED = DiskOptions(durability="os", journal_bytes=1024 * 1024, checkpoint_seconds=3600)
+"""Likewise, with a journal file that is not full before the test ends."""
 
 
 async def three_appends(store: DiskStore) -> None:
@@ -241,10 +243,10 @@ def test_a_damaged_page_of_the_catalog_stops_a_start_that_needs_it(tmp_path: Pat
 
     folder = tmp_path / "data"
     many_streams(folder)
-    copy = crashed(folder, appends, tmp_path / "copy", UNSYNCED)
+    copy = crashed(folder, appends, tmp_path / "copy", UNSAVED)
     lose_pages(copy)
     with pytest.raises(StoreDamaged, match="SQLite says"):
-        with_store(copy, whole, UNSYNCED)
+        with_store(copy, whole, UNSAVED)
 
 
 def test_a_damaged_page_of_the_catalog_is_told_to_whoever_needs_it(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.storage.disk.steps import immutable, journals, segments, with_store
 from tests.suites.steps import BINARY, T0, append, content, create, expect
 
 _QUICK: Final = DiskOptions(
-    durability="os", memory_budget=1 << 20, journal_bytes=1 << 18, checkpoint_seconds=0.1
+    durability="os", tail_budget=1 << 20, journal_bytes=1 << 18, checkpoint_seconds=0.1
 )
 
 

@@ -81,7 +81,7 @@ def contents(folder: Path) -> Contents:
 
 
 BUSY: Final = DiskOptions(
-    durability="os", memory_budget=400_000, journal_bytes=65_536, checkpoint_seconds=0.03
+    durability="os", tail_budget=400_000, journal_bytes=65_536, checkpoint_seconds=0.03
 )
 """A checkpoint every few milliseconds, and a compaction behind every eighth."""
 

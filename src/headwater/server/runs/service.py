@@ -26,7 +26,7 @@ def choose_store(settings: Settings) -> RunStore:
     """Choose where runs are kept: where the settings say, or else beside the streams."""
     if settings.runs_store:
         return run_store(settings.runs_store)
-    if settings.store == "memory" or settings.durability == "memory":
+    if settings.in_memory:
         return MemoryRunStore()
     path = Path(settings.store) / FILE
     return SqliteRunStore(path, durable=settings.durability == "fsync")

@@ -7,7 +7,8 @@ needed is rewritten too.
 
 It has a thread of its own, works a quarter of the time unless much is due, and may be called off:
 nothing counts before the catalog has it. What it writes stands beside what it replaces for a while,
-so it leaves half of the disk's free room to the appends.
+so it leaves half of the disk's free room to the appends, and takes what it needs beforehand: they
+can't use it up meanwhile.
 """
 
 import asyncio
@@ -24,8 +25,15 @@ from headwater.errors import NewerFormat, StreamDamaged
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.files import free_bytes
+from headwater.storage.disk.journal import NO_ROOM
 from headwater.storage.disk.metrics import Metrics
-from headwater.storage.disk.segments import Extent, SegmentFile, SegmentWriter, segment_path
+from headwater.storage.disk.segments import (
+    Extent,
+    SegmentFile,
+    SegmentWriter,
+    room_for,
+    segment_path,
+)
 from headwater.storage.disk.syncing import SyncFailed
 
 log: Final = logging.getLogger("headwater.disk")
@@ -33,7 +41,7 @@ log: Final = logging.getLogger("headwater.disk")
 MERGE_AT: Final = 8
 _TIER: Final = 4
 _LARGE: Final = 256 * 1024 * 1024
-_MAX_FILES: Final = 32
+MAX_FILES: Final = 32
 """Of one round: all of them are open at once, beside those that are read."""
 _MAX_ROUND: Final = MERGE_AT * _LARGE
 _MAX_EXTENT: Final = 8 * 1024 * 1024
@@ -43,8 +51,8 @@ _PAUSE: Final = 3.0
 _MAX_PAUSE_SECONDS: Final = 0.5
 
 
-def choose(segments: list[tuple[int, int, int]], room: int) -> list[int]:
-    """Pick the segments to rewrite together; none if all is well, or nothing fits into the room.
+def choose(segments: list[tuple[int, int, int]], room: int, most: int = MAX_FILES) -> list[int]:
+    """Pick segments to rewrite together, at most so many; none if all is well or none fits.
 
     There is one round for each checkpoint, so it has to take all that is due: one mostly dead
     segment at a time would hold up the merges of all others.
@@ -60,7 +68,7 @@ def choose(segments: list[tuple[int, int, int]], room: int) -> list[int]:
     chosen: list[int] = []
     total = 0
     for number, live in sparse + (crowded if len(crowded) >= MERGE_AT else []):
-        if len(chosen) == _MAX_FILES or (chosen and total + live > _MAX_ROUND):
+        if len(chosen) == most or (chosen and total + live > _MAX_ROUND):
             break
         if total + live > room:
             continue  # a smaller one may fit
@@ -93,7 +101,7 @@ def compact(
     """Rewrite what is needed of some segments, in a thread; gives the segments to delete."""
     old = sorted(extent for number in numbers for extent in catalog.extents_in(number))
     files = {number: SegmentFile(segment_path(folder, number)) for number in numbers}
-    writer = SegmentWriter(folder, segment)
+    writer = SegmentWriter(folder, segment, room_for(old))
     try:
         for run in _runs(old):
             length = run[-1].end - run[0].start
@@ -140,6 +148,7 @@ class Compactor:
         metrics: Metrics,
         forget: Callable[[list[int]], None],
         stop: Callable[[OSError], object],
+        max_files: int = MAX_FILES,
     ) -> None:
         """Call `forget` with segments to delete, and `stop` where the catalog is in doubt."""
         self._loop = asyncio.get_running_loop()
@@ -148,6 +157,7 @@ class Compactor:
         self._metrics = metrics
         self._forget = forget
         self._stop = stop
+        self._max_files = max(MERGE_AT, min(max_files, MAX_FILES))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-compact")
         self._busy = False
         self._closing = Event()
@@ -173,7 +183,10 @@ class Compactor:
         except SyncFailed as failure:
             self._loop.call_soon_threadsafe(self._stop, failure)
         except OSError as failure:
-            log.error("compaction failed, all stays as it is error=%s", failure)  # noqa: TRY400 - the error says it all
+            if failure.errno in NO_ROOM:  # the catalog's transaction takes some as well
+                log.info("compaction waits for room, all stays as it is")
+            else:
+                log.error("compaction failed, all stays as it is error=%s", failure)  # noqa: TRY400 - the error says it all
         except Exception:
             log.exception("compaction failed")
         if not self._closing.is_set():
@@ -185,7 +198,7 @@ class Compactor:
 
     def _compact(self, segment: int) -> list[int]:
         segments = [item for item in self._catalog.segments() if item[0] not in self._damaged]
-        numbers = choose(segments, free_bytes(self._folder) // 2)
+        numbers = choose(segments, free_bytes(self._folder) // 2, self._max_files)
         if not numbers:
             return []
         pause = self._pause_for(0.0 if len(numbers) >= _HURRY_AT else _PAUSE)

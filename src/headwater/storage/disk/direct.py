@@ -24,8 +24,16 @@ _BUFFER: Final = 1024 * 1024
 class DirectFile:
     """A new file that is written from its start to its end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, room: int = 0) -> None:
+        """Make the file, and take so much room for it beforehand; what is left is given back."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        if room:
+            try:
+                os.posix_fallocate(self._fd, 0, room)
+            except OSError:
+                os.close(self._fd)
+                path.unlink()
+                raise
         self._set_direct(wanted=True)
         self._buffer = mmap.mmap(-1, _BUFFER)  # direct writes want memory that begins with a page
         self._filled = 0
@@ -45,11 +53,10 @@ class DirectFile:
 
     def finish(self) -> None:
         """Make the file durable, and close it."""
+        size = self._written + self._filled
         if self._filled:
-            whole = -(-self._filled // _ALIGNMENT) * _ALIGNMENT
-            size = self._written + self._filled
-            self._flush(whole)
-            os.ftruncate(self._fd, size)
+            self._flush(-(-self._filled // _ALIGNMENT) * _ALIGNMENT)
+        os.ftruncate(self._fd, size)
         os.fsync(self._fd)
         self.close()
 

@@ -23,7 +23,12 @@ from headwater.storage.disk.files import Reserve
 from headwater.storage.disk.journal import NO_ROOM, JournalWriter, drop_spares, retire
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.registry import Registry
-from headwater.storage.disk.segments import SegmentFiles, segment_numbers, segment_path
+from headwater.storage.disk.segments import (
+    MAX_CHECKED_BLOCKS,
+    SegmentFiles,
+    segment_numbers,
+    segment_path,
+)
 from headwater.storage.disk.syncing import SyncFailed
 
 log: Final = logging.getLogger("headwater.disk")
@@ -40,11 +45,15 @@ class DiskOptions(msgspec.Struct, frozen=True):
     """How the engine is run."""
 
     durability: str = "fsync"
-    memory_budget: int = 256 * MIB
+    tail_budget: int = 256 * MIB
+    """Bytes in memory that no segment has yet: at a quarter of them there is a checkpoint, and at
+    all of them appends wait for it."""
     journal_bytes: int = 32 * MIB
     max_dirty_streams: int = 50_000
     max_loaded_streams: int = 50_000
     max_open_segments: int = 64
+    """Of readers; a compaction opens up to half as many, but enough to merge some."""
+    max_checked_blocks: int = MAX_CHECKED_BLOCKS
     checkpoint_seconds: float = 30.0
 
 
@@ -92,7 +101,8 @@ class Saver:
         self._saved_at = float("-inf")
         """When something was saved for readers, last."""
         stop = partial(commits.stop, "compaction failed")
-        self._compactor = Compactor(segments, catalog, metrics, self._forget, stop)
+        at_once = options.max_open_segments // 2
+        self._compactor = Compactor(segments, catalog, metrics, self._forget, stop, at_once)
         self._closing = False
         self._evicting = False
         self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
@@ -129,7 +139,7 @@ class Saver:
         if self._fills and not self._commits.journal.is_filled:
             full = min(full, _UNFILLED_BYTES)
         if (
-            registry.tail_bytes >= options.memory_budget // 4
+            registry.tail_bytes >= options.tail_budget // 4
             or len(registry.dirty) >= options.max_dirty_streams
             or written >= full
             or self.stuck is not None
@@ -138,7 +148,7 @@ class Saver:
             self._begin()
         elif written >= full // 2:
             self._prepare(fill=True)
-        if registry.tail_bytes >= options.memory_budget:
+        if registry.tail_bytes >= options.tail_budget:
             # A checkpoint may not even have begun, for want of a file to turn to.
             self._commits.held = self._saving is not None or self._preparing is not None
             if not self._commits.held:
@@ -318,7 +328,7 @@ class Saver:
         self._failed_at = perf_counter()
         full = isinstance(error, OSError) and error.errno in NO_ROOM
         self._trouble = StoreUnwritable(reason, full=full)
-        if self._registry.tail_bytes >= self._options.memory_budget:
+        if self._registry.tail_bytes >= self._options.tail_budget:
             self.stuck = self._trouble
 
     def _hold_reserve(self) -> bool:

@@ -38,7 +38,7 @@ _EXTENT: Final = Layout("<4sQQQ")
 _CRC: Final = Layout("<I")
 START: Final = _FILE_HEADER.size + _CRC.size
 EXTENT_HEADER: Final = _EXTENT.size + _CRC.size
-_MAX_VERIFIED: Final = 1 << 12
+MAX_CHECKED_BLOCKS: Final = 1 << 12
 """Blocks of one file: a gigabyte of long extents, and a quarter of a megabyte to remember."""
 _UNREADABLE: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
 """What a disk or its file system answers for bytes that it has lost."""
@@ -71,12 +71,13 @@ def segment_numbers(folder: Path) -> list[int]:
 class SegmentWriter:
     """Writes one segment; it counts only once `finish` has returned."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, room: int = 0) -> None:
+        """Begin a file, for which so much room is taken at once: it can't run out on the way."""
         self._folder = folder
         self.number = number
         self.path = segment_path(folder, number)
         self.extents: list[Extent] = []
-        self._file = DirectFile(self.path)
+        self._file = DirectFile(self.path, room)
         header = _FILE_HEADER.pack(_MAGIC, VERSION, 0, number)
         self._file.write(header + _CRC.pack(crc32(header)))
         self.size = START
@@ -136,10 +137,11 @@ def _blocks(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
 class SegmentFile:
     """A segment that is open for reading; closed when nobody refers to it any more."""
 
-    __slots__ = ("__weakref__", "_has_header", "_verified", "fd", "path")
+    __slots__ = ("__weakref__", "_has_header", "_max_verified", "_verified", "fd", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_checked_blocks: int = MAX_CHECKED_BLOCKS) -> None:
         self.path = path
+        self._max_verified = max_checked_blocks
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._verified: set[int] = set()
         self._has_header = self._check_header()
@@ -183,7 +185,7 @@ class SegmentFile:
                 if not self._has_header:
                     self.verify_header(extent)
                 self._verify(extent, index)
-                if len(self._verified) >= _MAX_VERIFIED:
+                if len(self._verified) >= self._max_verified:
                     self._verified.clear()
                 self._verified.add(at)
         return FileRange(self, self.fd, extent.position + first, last - first)
@@ -240,6 +242,16 @@ def check_header(path: Path, header: bytes) -> None:
     raise StoreDamaged(str(path), 0, "its header is not that of a segment file")
 
 
+def room_for(extents: Iterable[Extent]) -> int:
+    """Say how long a segment with such extents is at most."""
+    sizes = (EXTENT_HEADER + item.length + _sums_bytes(item.length) for item in extents)
+    return START + sum(sizes)
+
+
+def _sums_bytes(length: int) -> int:
+    return -(-length // BLOCK) * _CRC.size
+
+
 def extent_header(stream: int, start: int, length: int) -> bytes:
     """Write the header of an extent."""
     header = _EXTENT.pack(_EXTENT_MAGIC, stream, start, length)
@@ -270,15 +282,18 @@ def scan_extents(path: Path) -> Iterator[Extent]:
                 return
             extent = Extent(stream, start, length, int(path.stem), at + EXTENT_HEADER)
             yield extent
-            at = extent.position + length + -(-length // BLOCK) * _CRC.size
+            at = extent.position + length + _sums_bytes(length)
 
 
 class SegmentFiles:
     """The segments that are open, at most so many at once: half of them kept, the others lent."""
 
-    def __init__(self, folder: Path, limit: int) -> None:
+    def __init__(
+        self, folder: Path, limit: int, max_checked_blocks: int = MAX_CHECKED_BLOCKS
+    ) -> None:
         self._folder = folder
         self._limit = limit
+        self._max_checked_blocks = max_checked_blocks
         self._open: OrderedDict[int, SegmentFile] = OrderedDict()
         self._alive: WeakValueDictionary[int, SegmentFile] = WeakValueDictionary()
         """With those that only a range of theirs keeps open."""
@@ -296,7 +311,8 @@ class SegmentFiles:
         """Open a segment, or give the open one."""
         file = self._open.get(number)
         if file is None:
-            file = self._alive.get(number) or SegmentFile(segment_path(self._folder, number))
+            path = segment_path(self._folder, number)
+            file = self._alive.get(number) or SegmentFile(path, self._max_checked_blocks)
             self._open[number] = self._alive[number] = file
             if len(self._open) > max(1, self._limit // 2):
                 self._open.popitem(last=False)

@@ -140,7 +140,7 @@ class DiskStore(Store):
         journal = JournalWriter(journals, number, options.journal_bytes)
         if catalog.meta("clean", 1):
             _mark_in_use(catalog, reserve)
-        self._files = SegmentFiles(segments, options.max_open_segments)
+        self._files = SegmentFiles(segments, options.max_open_segments, options.max_checked_blocks)
         self._bytes = StoredBytes(registry, catalog, self._files)
         self._sync = new_sync(loop, journal.fd) if durable else None
         self._commits = GroupCommit(
