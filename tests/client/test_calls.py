@@ -5,7 +5,7 @@ import pytest
 from headwater.client import ProducerClaim, calls
 from headwater.client.messages import Answer
 from headwater.client.values import Appended
-from headwater.errors import UnexpectedAnswer
+from headwater.errors import StreamClosed, UnexpectedAnswer
 
 URL = "http://host/v1/stream/chat/42"
 
@@ -68,6 +68,21 @@ def test_an_append_is_told_from_its_duplicate() -> None:
     assert interpret(answer(204, producer_seq="0")) == Appended("", duplicate=True, producer_seq=0)
     with pytest.raises(UnexpectedAnswer, match="no Stream-Next-Offset"):
         interpret(answer(204))
+
+
+def test_what_was_appended_before_the_stream_was_closed_counts_as_repeated() -> None:
+    claim = ProducerClaim("p", 2, 4)
+    call = calls.append(URL, b"1", content_type="application/json", producer=claim)
+    closed = {"stream_closed": "true", "stream_next_offset": "9"}
+    appended = call.interpret(answer(409, **closed, producer_epoch="2", producer_seq="5"))
+    assert (appended.offset, appended.closed, appended.duplicate) == ("9", True, True)
+    assert appended.producer_seq == 5
+    for epoch, seq in (("2", "3"), ("1", "4"), ("3", "0"), ("", "")):
+        with pytest.raises(StreamClosed) as caught:
+            call.interpret(answer(409, **closed, producer_epoch=epoch, producer_seq=seq))
+    with pytest.raises(StreamClosed) as caught:
+        call.interpret(answer(409, **closed))
+    assert caught.value.next_offset == "9"
 
 
 @pytest.mark.parametrize(

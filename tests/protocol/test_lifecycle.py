@@ -106,9 +106,12 @@ class TestAppend:
         stream = Writer(closed=True, closed_by=claim(1, 5), producers={"p": ProducerState(1, 5)})
         again = Append(JSON, b"1", close=True, producer=claim(1, 5))
         assert decide_append(stream, again) == Repeated(ProducerState(1, 5))
-        for other in (claim(1, 4), claim(1, 6), claim(2, 0), ProducerClaim("q", 1, 5)):
+        for other in (claim(1, 4), claim(1, 6), claim(2, 0)):
             request = Append(JSON, b"1", close=True, producer=other)
-            assert decide_append(stream, request) == StreamClosed("s", TAIL)
+            refusal = StreamClosed("s", TAIL, ProducerState(1, 5))
+            assert decide_append(stream, request) == refusal
+        stranger = Append(JSON, b"1", close=True, producer=ProducerClaim("q", 1, 5))
+        assert decide_append(stream, stranger) == StreamClosed("s", TAIL)
 
     def test_a_repetition_is_told_before_a_regression(self) -> None:
         stream = Writer(last_seq="5", producers={"p": ProducerState(0, 0)})

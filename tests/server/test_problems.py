@@ -42,6 +42,21 @@ class TestProblems:
         assert answer.headers["stream-closed"] == "true"
         assert answer.headers["stream-next-offset"] == created.headers["stream-next-offset"]
 
+    def test_a_closed_stream_tells_a_producer_how_far_it_came(self, wire: Wire, path: str) -> None:
+        """What it repeats went well before somebody else closed: the status can't tell."""
+        wire.ask("PUT", path, JSON)
+        claim = {"Producer-Id": "p", "Producer-Epoch": "3", "Producer-Seq": "0"}
+        assert wire.ask("POST", path, JSON | claim, b"1").status == 200
+        assert wire.ask("POST", path, {"Stream-Closed": "true"}).status == 204
+        for seq in ("0", "1"):
+            answer = wire.ask("POST", path, JSON | claim | {"Producer-Seq": seq}, b"1")
+            answer.problem(409, "stream-closed")
+            assert answer.headers["producer-epoch"] == "3"
+            assert answer.headers["producer-seq"] == "0"
+        answer = wire.ask("POST", path, JSON | claim | {"Producer-Id": "q"}, b"1")
+        answer.problem(409, "stream-closed")
+        assert "producer-epoch" not in answer.headers
+
     def test_a_content_type_that_is_not_the_streams(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         wire.ask("POST", path, TEXT, b"1").problem(409, "content-type-mismatch")

@@ -63,6 +63,20 @@ def test_a_write_id_is_written_once_and_in_the_order_of_its_batches(
         run("1", 1)
 
 
+def test_a_batch_is_repeated_onto_a_stream_that_was_closed_since(
+    spark: SparkSession, server: ServerProcess, client: Client, room: str
+) -> None:
+    df = spark.range(10).coalesce(1)
+    target = {"stream": f"{room}/ended", "writeId": room}
+    write(df, server, **target, batchId="1")
+    client.stream(f"{room}/ended").close()
+    write(df, server, **target, batchId="1")
+    items = list(client.stream(f"{room}/ended").read().items())
+    assert [item["id"] for item in items] == list(range(10))
+    with pytest.raises(PySparkException, match="takes no more appends"):
+        write(df, server, **target, batchId="2")
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [("'1,2'", "is no JSON"), ("CAST(NULL AS STRING)", "is null"), ("'{'", "is no JSON")],

@@ -5,6 +5,7 @@ the answer to `interpret`, which gives a value or raises a typed error.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from msgspec import Struct
 from headwater.client.failures import failure, unexpected
 from headwater.client.messages import Answer, Request, origin_of, path_of, with_query
 from headwater.client.values import Appended, Batch, Created, StreamInfo, holds_json
-from headwater.errors import ConnectionLost, StreamGone, StreamNotFound
+from headwater.errors import ConnectionLost, StreamClosed, StreamGone, StreamNotFound
 from headwater.protocol import headers as names
 from headwater.protocol.headers import is_true
 from headwater.protocol.producers import ProducerClaim
@@ -87,7 +88,8 @@ def append(
     if close:
         headers[names.STREAM_CLOSED] = "true"
     # Without producer headers the server can't tell a second attempt from a second append.
-    return Call(Request("POST", url, headers, body, repeatable=producer is not None), _appended)
+    request = Request("POST", url, headers, body, repeatable=producer is not None)
+    return Call(request, _appended if producer is None else partial(_appended_by, producer))
 
 
 def close(url: str) -> Call[Appended]:
@@ -263,6 +265,17 @@ def _created(answer: Answer) -> Created:
         next_offset(answer),
         is_set(answer, names.STREAM_CLOSED),
     )
+
+
+def _appended_by(claim: ProducerClaim, answer: Answer) -> Appended:
+    """Read the answer to a producer, who may repeat what went well before the stream was closed."""
+    try:
+        return _appended(answer)
+    except StreamClosed as error:
+        seq, offset = error.producer_seq, error.next_offset
+        if error.producer_epoch != claim.epoch or seq is None or seq < claim.seq or offset is None:
+            raise
+        return Appended(offset, closed=True, duplicate=True, producer_seq=seq)
 
 
 def _appended(answer: Answer) -> Appended:

@@ -136,6 +136,8 @@ def _attach(error: RequestRefused, answer: Answer) -> None:
     headers = answer.headers
     if isinstance(error, StreamClosed):
         error.next_offset = headers.get(names.STREAM_NEXT_OFFSET.lower())
+        error.producer_epoch = _integer(headers.get(names.PRODUCER_EPOCH.lower()))
+        error.producer_seq = _integer(headers.get(names.PRODUCER_SEQ.lower()))
     elif isinstance(error, ProducerFenced):
         error.current_epoch = _integer(headers.get(names.PRODUCER_EPOCH.lower()))
     elif isinstance(error, ProducerGap):

@@ -185,6 +185,9 @@ class StreamClosed(RequestRefused):
     hint = "Append to another stream: closing is for good."
     next_offset: str | None = None
     """Where the stream ends."""
+    producer_epoch: int | None = None
+    producer_seq: int | None = None
+    """How far the stream had taken the appends of the producer that asked; None where untold."""
 
 
 class ContentTypeMismatch(RequestRefused):

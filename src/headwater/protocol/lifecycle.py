@@ -128,7 +128,8 @@ def decide_append(
             return Repeated(claim.state)
         if claim is None and request.close and not request.body:
             return AlreadyClosed()
-        return StreamClosed(stream.path, stream.tail)
+        known = None if claim is None else stream.producers.get(claim.producer_id)
+        return StreamClosed(stream.path, stream.tail, known)
     given = request.content_type
     if request.body and given != stream.media_type and media_type(given) != stream.media_type:
         return ContentTypeMismatch(stream.path, stream.media_type, given)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from headwater.protocol.framing import EmptyArray, InvalidJson
 from headwater.protocol.offsets import Offset, StaleIncarnation, UnknownPosition
-from headwater.protocol.producers import EpochStartsAtZero, Fenced, SequenceGap
+from headwater.protocol.producers import EpochStartsAtZero, Fenced, ProducerState, SequenceGap
 
 
 class StreamNotFound(Struct, frozen=True):
@@ -43,6 +43,8 @@ class StreamClosed(Struct, frozen=True):
 
     path: str
     tail: Offset
+    producer: ProducerState | None = None
+    """How far the stream has taken the appends of the producer that asks."""
 
 
 class ContentTypeMismatch(Struct, frozen=True):

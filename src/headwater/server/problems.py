@@ -48,12 +48,17 @@ class Overload(msgspec.Struct, frozen=True):
 
 
 def _closed(x: r.StreamClosed) -> Problem:
+    headers = [(names.STREAM_CLOSED, "true"), (names.STREAM_NEXT_OFFSET, str(x.tail))]
+    if x.producer is not None:
+        # PROTOCOL 5.2.1 wants a 409 also for what was appended before somebody else closed.
+        headers.append((names.PRODUCER_EPOCH, str(x.producer.epoch)))
+        headers.append((names.PRODUCER_SEQ, str(x.producer.seq)))
     return Problem(
         409,
         "stream-closed",
         "The stream is closed",
         f"'{x.path}' ends at offset {x.tail} and takes no more appends; create another stream.",
-        ((names.STREAM_CLOSED, "true"), (names.STREAM_NEXT_OFFSET, str(x.tail))),
+        tuple(headers),
     )
 
 
