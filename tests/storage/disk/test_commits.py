@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headwater.storage.disk.commits import Commit, GroupCommit
-from headwater.storage.disk.journal import Entry, JournalWriter, read_journal
+from headwater.storage.disk.journal import JournalWriter
+from headwater.storage.disk.journal_reading import Entry, read_journal
 from headwater.storage.disk.metrics import Metrics
 
 

@@ -15,15 +15,17 @@ from headwater.storage.disk.files import free_bytes
 from headwater.storage.disk.journal import (
     BATCH_HEADER,
     START,
-    Damage,
-    Entry,
     JournalWriter,
-    check_header,
     journal_numbers,
     journal_path,
+    retire,
+)
+from headwater.storage.disk.journal_reading import (
+    Damage,
+    Entry,
+    check_header,
     never_used,
     read_journal,
-    retire,
 )
 from headwater.storage.disk.records import HEADER as RECORD_HEADER
 from headwater.storage.disk.records import MIN_LENGTH, NOTHING_ELSE, encode_append

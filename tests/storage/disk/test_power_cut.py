@@ -13,7 +13,8 @@ import pytest
 
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import FILE
-from headwater.storage.disk.journal import BATCH_HEADER, Entry, read_journal
+from headwater.storage.disk.journal import BATCH_HEADER
+from headwater.storage.disk.journal_reading import Entry, read_journal
 from headwater.storage.disk.store import DiskStore
 from tests.crash.process import DiskServer
 from tests.crash.wire import BINARY, Lost, Wire

@@ -12,7 +12,8 @@ import pytest
 
 from headwater.errors import NewerFormat, StoreDamaged, StoreError
 from headwater.storage.disk.checking import Report, check
-from headwater.storage.disk.journal import BATCH_HEADER, START, Entry, read_journal
+from headwater.storage.disk.journal import BATCH_HEADER, START
+from headwater.storage.disk.journal_reading import Entry, read_journal
 from headwater.storage.disk.records import HEADER as RECORD_HEADER
 from headwater.storage.disk.segments import BLOCK, EXTENT_HEADER
 from headwater.storage.disk.store import DiskStore

@@ -47,22 +47,11 @@ def value_columns(schema: StructType | None) -> StructType:
         [
             StructField(
                 f"value_{field.name}" if field.name.lower() in _OWN else field.name,
-                _nullable(field.dataType),
+                field.dataType,
             )
-            for field in schema
+            for field in schema.toNullable()
         ]
     )
-
-
-def _nullable(kind: DataType) -> DataType:
-    """Let whatever a type holds be null."""
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(kind.keyType, _nullable(kind.valueType))
-    if isinstance(kind, StructType):
-        return StructType([StructField(each.name, _nullable(each.dataType)) for each in kind])
-    return kind
 
 
 def same_column(schema: StructType) -> tuple[str, str] | None:

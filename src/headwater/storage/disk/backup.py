@@ -26,14 +26,11 @@ from headwater.storage.disk import catalog
 from headwater.storage.disk.checking import Progress, no_progress
 from headwater.storage.disk.counting import Living
 from headwater.storage.disk.files import sync_directory, sync_file
-from headwater.storage.disk.journal import (
-    START,
+from headwater.storage.disk.journal import START, JournalWriter, journal_numbers, journal_path
+from headwater.storage.disk.journal_reading import (
     Damage,
     Entry,
-    JournalWriter,
     check_header,
-    journal_numbers,
-    journal_path,
     never_used,
     read_journal,
 )

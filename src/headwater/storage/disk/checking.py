@@ -17,7 +17,8 @@ import msgspec
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import catalog
 from headwater.storage.disk.counting import Living
-from headwater.storage.disk.journal import Damage, check_header, journal_path, never_used
+from headwater.storage.disk.journal import journal_path
+from headwater.storage.disk.journal_reading import Damage, check_header, never_used
 from headwater.storage.disk.rebuilding import read_no_rows
 from headwater.storage.disk.records import (
     AppendRecord,

@@ -24,8 +24,7 @@ from typing import Final
 from headwater.errors import NewerFormat, StreamDamaged
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog
-from headwater.storage.disk.files import free_bytes
-from headwater.storage.disk.journal import NO_ROOM
+from headwater.storage.disk.files import NO_ROOM, free_bytes
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.segments import (
     Extent,

@@ -14,6 +14,8 @@ from headwater.storage.disk.syncing import SyncFailed
 
 NUMBER: Final = "[0-9]" * 16
 """How files are numbered in their names, as a pattern."""
+NO_ROOM: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.EDQUOT})
+"""Errors that more room would help against."""
 _LOOK_SECONDS: Final = 0.1
 
 

@@ -8,55 +8,45 @@ A batch is what one sync made durable. Every CRC-32 of a batch starts from the f
 random salt: a file is written over one that is no longer needed, whose blocks are in place already,
 and neither what is left of that one nor what a client made look like a batch must be taken for its
 own. So a sync changes nothing but data, and takes half the time. The salt stands there twice, since
-nothing of the file can be read without it.
-
-A batch that is not whole was never acknowledged if no whole one follows it: it is torn, and cut
-off. If one does follow, the batch had been synced, and is damaged.
+nothing of the file can be read without it. `journal_reading` reads what is written here.
 """
 
 import errno
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct as Layout
-from typing import Final, NamedTuple
+from typing import Final
 
 from zlib_ng.zlib_ng import crc32
 
-from headwater.errors import NewerFormat, StoreDamaged
 from headwater.storage.disk import faults
-from headwater.storage.disk.files import NUMBER, free_bytes, sync, sync_directory
-from headwater.storage.disk.finding import whole_records
-from headwater.storage.disk.records import HEADER, MAX_LENGTH, MIN_LENGTH
+from headwater.storage.disk.files import NO_ROOM, NUMBER, free_bytes, sync, sync_directory
+from headwater.storage.disk.records import HEADER, MAX_LENGTH
 from headwater.storage.disk.syncing import SyncFailed
 
 log: Final = logging.getLogger("headwater.disk")
 
 VERSION: Final = 1
-_MAGIC: Final = b"HWJOURNL"
-_FILE_HEADER: Final = Layout("<8sIIQ")
-_CRC: Final = Layout("<I")
+MAGIC: Final = b"HWJOURNL"
+FILE_HEADER: Final = Layout("<8sIIQ")
+CRC: Final = Layout("<I")
 _SEED: Final = Layout("<QI")
-_HEADER_COPY: Final = _FILE_HEADER.size + _CRC.size
-START: Final = 2 * _HEADER_COPY
-_BATCH_MAGIC: Final = b"BTCH"
-_BATCH: Final = Layout("<4sIQ")
-BATCH_HEADER: Final = _BATCH.size + _CRC.size
+HEADER_COPY: Final = FILE_HEADER.size + CRC.size
+START: Final = 2 * HEADER_COPY
+BATCH_MAGIC: Final = b"BTCH"
+BATCH: Final = Layout("<4sIQ")
+BATCH_HEADER: Final = BATCH.size + CRC.size
 _MAX_BATCH: Final = 2**32 - 1
 _MAX_VECTOR: Final = 512
 _COPY_BYTES: Final = 256 * 1024
-_FILL: Final = bytes(1 << 20)
+ZEROS: Final = bytes(1 << 20)
 _FILL_SHARE: Final = 4
 """A file is filled only where there is room for so many."""
 _SPARES: Final = f"{NUMBER}.spare"
 _MAX_SPARES: Final = 2
-_SEARCHED: Final = 1 << 20
-"""So far behind a lost header a record is looked for: each start looks through what is left of an
-older file, and all of it takes more than a second."""
-NO_ROOM: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.EDQUOT})
-"""Errors that more room would help against."""
 
 
 def journal_path(folder: Path, number: int) -> Path:
@@ -86,7 +76,7 @@ def drop_spares(folder: Path) -> None:
         spare.unlink(missing_ok=True)
 
 
-def _seed(number: int, salt: int) -> int:
+def seed_for(number: int, salt: int) -> int:
     return crc32(_SEED.pack(number, salt))
 
 
@@ -103,7 +93,7 @@ class JournalWriter:
         self.path = journal_path(folder, number)
         self.position = START
         self._salt = int.from_bytes(os.urandom(4), "little")
-        self._seed = _seed(number, self._salt)
+        self._seed = seed_for(number, self._salt)
         self._sequence = 0
         self._folder = folder
         self._has_header = False
@@ -130,8 +120,8 @@ class JournalWriter:
         return self.position == START
 
     def _write_header(self) -> None:
-        header = _FILE_HEADER.pack(_MAGIC, VERSION, self._salt, self.number)
-        os.pwrite(self.fd, 2 * (header + _CRC.pack(crc32(header))), 0)
+        header = FILE_HEADER.pack(MAGIC, VERSION, self._salt, self.number)
+        os.pwrite(self.fd, 2 * (header + CRC.pack(crc32(header))), 0)
         try:
             sync(self.fd, self.path)
         except OSError as error:
@@ -145,7 +135,7 @@ class JournalWriter:
         fill = fill and free_bytes(self.fd) > _FILL_SHARE * reserve
         try:
             while fill and size < reserve:
-                size += os.pwrite(self.fd, _FILL[: reserve - size], size)
+                size += os.pwrite(self.fd, ZEROS[: reserve - size], size)
             self.is_filled = size >= reserve
             if not self.is_filled:
                 os.posix_fallocate(self.fd, 0, reserve)
@@ -177,8 +167,8 @@ class JournalWriter:
             total += length + HEADER.size
             if length >= MAX_LENGTH or total > _MAX_BATCH:
                 raise OSError(errno.EFBIG, "a batch that long could not be read again")
-        header = _BATCH.pack(_BATCH_MAGIC, total, self._sequence)
-        vector[0] = header + _CRC.pack(crc32(header, seed))
+        header = BATCH.pack(BATCH_MAGIC, total, self._sequence)
+        vector[0] = header + CRC.pack(crc32(header, seed))
         total += BATCH_HEADER
         if total <= _COPY_BYTES:
             _write_all(self.fd, b"".join(vector), self.position)
@@ -228,8 +218,8 @@ def make_durable(path: Path, end: int) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         try:
-            for position in range(0, end, len(_FILL)):
-                piece = os.pread(fd, min(len(_FILL), end - position), position)
+            for position in range(0, end, len(ZEROS)):
+                piece = os.pread(fd, min(len(ZEROS), end - position), position)
                 _write_all(fd, piece, position)
         except OSError as error:
             if error.errno not in NO_ROOM:
@@ -241,213 +231,3 @@ def make_durable(path: Path, end: int) -> None:
         sync(fd, path)
     finally:
         os.close(fd)
-
-
-class Entry(NamedTuple):
-    """A record where it stands in a journal file."""
-
-    position: int
-    body: bytes
-
-    @property
-    def end(self) -> int:
-        return self.position + HEADER.size + len(self.body)
-
-
-class Damage(NamedTuple):
-    """A place in a journal file that does not hold what its checksum says."""
-
-    position: int
-    end: int
-    """Where what can be read begins again, or the end of the file."""
-    torn: bool
-    """Nothing whole follows: this is a batch whose write never finished."""
-
-
-def check_header(path: Path) -> None:
-    """Refuse a file that is not a journal, or one of a newer version."""
-    number = _number_in_header(path)
-    if number != int(path.stem):
-        raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
-
-
-def never_used(path: Path) -> bool:
-    """Tell a file that was being made ready when the process died: its header is not its own."""
-    try:
-        number = _number_in_header(path)
-    except StoreDamaged:
-        with path.open("rb") as file:
-            return not file.read(START).strip(b"\0")
-    return number < int(path.stem)
-
-
-def _number_in_header(path: Path) -> int:
-    header = _header_of(path)
-    found = _parse_header(path, header[:_HEADER_COPY])
-    if found is None or header[:_HEADER_COPY] != header[_HEADER_COPY:]:
-        raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
-    return found[0]
-
-
-def _header_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(START)
-
-
-def _parse_header(path: Path, header: bytes) -> tuple[int, int] | None:
-    """Read one copy of a header: number and salt, or None if it is none."""
-    if len(header) != _HEADER_COPY:
-        return None
-    magic, version, salt, number = _FILE_HEADER.unpack_from(header)
-    (crc,) = _CRC.unpack_from(header, _FILE_HEADER.size)
-    if magic != _MAGIC or crc != crc32(header[: _FILE_HEADER.size]):
-        return None
-    if version > VERSION:
-        raise NewerFormat(str(path), version, VERSION)
-    return number, salt
-
-
-def seed_of(path: Path) -> int | None:
-    """Give what the checksums of a file start from, by either copy of its header."""
-    header = _header_of(path)
-    for copy in (header[:_HEADER_COPY], header[_HEADER_COPY:]):
-        found = _parse_header(path, copy)
-        if found is not None and found[0] == int(path.stem):
-            return _seed(*found)
-    return None
-
-
-def read_journal(path: Path) -> Iterator[Entry | Damage]:
-    """Read a file from the start: whole records, and the places between them that are none.
-
-    Records of a torn batch are not given, even those that are whole.
-    """
-    seed = seed_of(path)
-    with path.open("rb") as file:
-        fd = file.fileno()
-        size = os.fstat(fd).st_size
-        if seed is None:
-            yield Damage(0, size, torn=False)
-            return
-        position = START
-        sequence = 0
-        while position < size:
-            length = _batch_at(fd, position, seed, sequence)
-            if length is None:
-                following = _next_batch(fd, position + 1, size, seed, sequence)
-                if following is None:
-                    # Zeros, or what is left of an older file, unless a record of this one is there.
-                    rest = _rest(fd, position, size)
-                    if any(True for _ in whole_records(rest, seed, until=_SEARCHED)):
-                        yield Damage(position, size, torn=True)
-                    return
-                yield from _salvaged(_read(fd, position, following[0]), position, seed)
-                position, sequence = following
-                continue
-            position += BATCH_HEADER
-            yield from _records(fd, position, position + length, size, seed, sequence)
-            position += length
-            sequence += 1
-
-
-def salvage(path: Path, damage: Damage) -> Iterator[Entry | Damage]:
-    """Read a damaged part of a file: the whole records in it, and what is between them."""
-    seed = seed_of(path)
-    if seed is None:
-        yield damage
-        return
-    with path.open("rb") as file:
-        part = _read(file.fileno(), damage.position, damage.end)
-    yield from _salvaged(part, damage.position, seed)
-
-
-def _salvaged(part: bytes, position: int, seed: int) -> Iterator[Entry | Damage]:
-    at = 0
-    for start, body in whole_records(part, seed):
-        entry = Entry(position + start, body)
-        if start > at:
-            yield Damage(position + at, entry.position, torn=False)
-        yield entry
-        at = entry.end - position
-    if at < len(part):
-        yield Damage(position + at, position + len(part), torn=False)
-
-
-def _records(
-    fd: int, position: int, end: int, size: int, seed: int, sequence: int
-) -> Iterator[Entry | Damage]:
-    """Read the records of one batch."""
-    batch = _read(fd, position, end)
-    found: list[Entry] = []
-    at = 0
-    while at < end - position:
-        body = _record_in(batch, at, seed)
-        if body is None:
-            break
-        found.append(Entry(position + at, body))
-        at += HEADER.size + len(body)
-    if at == end - position:
-        yield from found
-    elif _next_batch(fd, position, size, seed, sequence + 1) is None:
-        yield Damage(position - BATCH_HEADER, size, torn=True)
-    else:
-        # How long a damaged record is can't be known: its length may be what is damaged.
-        yield from found
-        yield from _salvaged(batch[at:], position + at, seed)
-
-
-def _read(fd: int, position: int, end: int) -> bytes:
-    """Read a part of a file, or less of it at the file's end; one call gives 2 GiB at most."""
-    pieces = []
-    while position < end and (piece := os.pread(fd, end - position, position)):
-        pieces.append(piece)
-        position += len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _rest(fd: int, position: int, size: int) -> bytes:
-    """Read a file to its end, without the zeros that it was filled with."""
-    pieces = [_read(fd, at, min(at + len(_FILL), size)) for at in range(position, size, len(_FILL))]
-    while pieces and pieces[-1] == _FILL[: len(pieces[-1])]:
-        pieces.pop()
-    return b"".join(pieces)
-
-
-def _batch_at(fd: int, position: int, seed: int, least: int) -> int | None:
-    """Give the length of the batch that begins here, if one does that is not too old."""
-    header = os.pread(fd, BATCH_HEADER, position)
-    if len(header) < BATCH_HEADER:
-        return None
-    magic, length, sequence = _BATCH.unpack_from(header)
-    if magic != _BATCH_MAGIC or header[_BATCH.size :] != _CRC.pack(
-        crc32(header[: _BATCH.size], seed)
-    ):
-        return None
-    return int(length) if sequence >= least else None
-
-
-def _next_batch(fd: int, position: int, size: int, seed: int, least: int) -> tuple[int, int] | None:
-    """Look for a whole batch header further on: its position and its sequence."""
-    window = 1 << 20
-    while position < size:
-        piece = os.pread(fd, window + len(_BATCH_MAGIC), position)
-        at = piece.find(_BATCH_MAGIC)
-        while at >= 0:
-            if _batch_at(fd, position + at, seed, least) is not None:
-                found = os.pread(fd, _BATCH.size, position + at)
-                return position + at, _BATCH.unpack(found)[2]
-            at = piece.find(_BATCH_MAGIC, at + 1)
-        position += window
-    return None
-
-
-def _record_in(batch: bytes, at: int, seed: int) -> bytes | None:
-    """Give the body of the record that begins here, if it is whole."""
-    first = at + HEADER.size
-    if first > len(batch):
-        return None
-    length, crc = HEADER.unpack_from(batch, at)
-    if not MIN_LENGTH <= length < MAX_LENGTH:
-        return None
-    body = batch[first : first + length]
-    return body if len(body) == length and crc32(body, seed) == crc else None

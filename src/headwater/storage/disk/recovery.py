@@ -18,15 +18,8 @@ from headwater.errors import StoreDamaged
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.files import sync, sync_directory
-from headwater.storage.disk.journal import (
-    Damage,
-    check_header,
-    journal_numbers,
-    journal_path,
-    make_durable,
-    never_used,
-    retire,
-)
+from headwater.storage.disk.journal import journal_numbers, journal_path, make_durable, retire
+from headwater.storage.disk.journal_reading import Damage, check_header, never_used
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.records import (
     AppendRecord,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from headwater.errors import StoreDamaged
 from headwater.storage.bytelog import ByteLog
 from headwater.storage.disk.checking import whose
-from headwater.storage.disk.journal import Damage, check_header, never_used
+from headwater.storage.disk.journal_reading import Damage, check_header, never_used
 from headwater.storage.disk.mending import guess
 from headwater.storage.disk.records import (
     AppendRecord,

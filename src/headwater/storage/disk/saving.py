@@ -19,8 +19,8 @@ from headwater.storage.disk import checkpoint, faults
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.commits import GroupCommit
 from headwater.storage.disk.compaction import Compactor
-from headwater.storage.disk.files import Reserve
-from headwater.storage.disk.journal import NO_ROOM, JournalWriter, drop_spares, retire
+from headwater.storage.disk.files import NO_ROOM, Reserve
+from headwater.storage.disk.journal import JournalWriter, drop_spares, retire
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import (

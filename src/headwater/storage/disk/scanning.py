@@ -13,14 +13,8 @@ from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import segments
-from headwater.storage.disk.journal import (
-    BATCH_HEADER,
-    Damage,
-    Entry,
-    never_used,
-    read_journal,
-    salvage,
-)
+from headwater.storage.disk.journal import BATCH_HEADER
+from headwater.storage.disk.journal_reading import Damage, Entry, never_used, read_journal, salvage
 from headwater.storage.disk.records import (
     APPEND,
     CREATE,

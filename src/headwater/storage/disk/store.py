@@ -49,8 +49,8 @@ from headwater.storage.disk.catalog import FILE as CATALOG_FILE
 from headwater.storage.disk.catalog import Catalog, CatalogFailed, CatalogFull
 from headwater.storage.disk.commits import GroupCommit
 from headwater.storage.disk.documents import KeepOperation
-from headwater.storage.disk.files import DirectoryLock, Reserve, make_directory
-from headwater.storage.disk.journal import NO_ROOM, JournalWriter, journal_numbers
+from headwater.storage.disk.files import NO_ROOM, DirectoryLock, Reserve, make_directory
+from headwater.storage.disk.journal import JournalWriter, journal_numbers
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.reading import StoredBytes
 from headwater.storage.disk.records import (

@@ -36,13 +36,8 @@ import msgspec
 
 from headwater.errors import NewerFormat, StoreError
 from headwater.storage.disk import catalog
-from headwater.storage.disk.journal import (
-    Damage,
-    journal_numbers,
-    journal_path,
-    never_used,
-    read_journal,
-)
+from headwater.storage.disk.journal import journal_numbers, journal_path
+from headwater.storage.disk.journal_reading import Damage, never_used, read_journal
 from headwater.storage.disk.scanning import OpenSegment
 from headwater.storage.disk.segments import segment_numbers, segment_path
 
