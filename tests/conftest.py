@@ -22,15 +22,12 @@ for suite in sorted((Path(__file__).parent / "suites").glob("*.py")):
     pytest.register_assert_rewrite(f"tests.suites.{suite.stem}")
 
 
-_TESTS = Path(__file__).parent
-_SPARK = (_TESTS / "spark", _TESTS / "demo")
-
-
 @pytest.hookimpl(tryfirst=True)  # before they are shared out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep a module's tests in one process, and in one of them all that use its Spark."""
     for item in items:
-        is_spark = any(folder in item.path.parents for folder in _SPARK)
-        group = "spark" if is_spark else str(item.path.relative_to(item.config.rootpath))
+        uses_spark = "spark" in getattr(item, "fixturenames", ())
+        group = "spark" if uses_spark else str(item.path.relative_to(item.config.rootpath))
         item.add_marker(pytest.mark.xdist_group(group))
 
 

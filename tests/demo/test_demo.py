@@ -10,6 +10,7 @@ from random import Random
 from deltalake import DeltaTable
 
 from demo.feeding import RUNS, run_events, shop_changes
+from tests.spark.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +65,7 @@ def test_who_ends_the_demonstration_ends_all_of_it(tmp_path: Path) -> None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert len(children) == 2  # the server and the pipelines
         process.terminate()
-        assert process.wait(60) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     finally:
         process.kill()
         process.wait()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from headwater.client import Client
 from tests.spark.conftest import Reads
+from tests.spark.patience import PATIENCE
 from tests.support.proxy import Proxy
 from tests.support.server import ServerProcess
 
@@ -24,7 +25,7 @@ def test_headers_and_token_go_with_every_request(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
         requests = [request.lower() for request in proxy.requests]
     assert list(client.stream(f"{room}/out").read().items()) == [{"n": 1}, {"n": 2}]
     path = f"{room}/in".encode()

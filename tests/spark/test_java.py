@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headwater.client import Client
 from headwater.spark.java import LEAST_JAVA, java_version
+from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 PROGRAM = """
@@ -44,7 +45,7 @@ def run_with(**environment: str) -> str:
         env={**kept, "PATH": "", **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     return told.stdout
@@ -81,7 +82,7 @@ def test_the_java_of_a_package_is_taken_where_the_users_is_too_old(tmp_path: Pat
         env={**os.environ, "JAVA_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     assert Path(told.stdout.strip()).name == "jdk"
@@ -101,7 +102,7 @@ def test_the_java_of_a_package_is_enough(server: ServerProcess, client: Client, 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert told.returncode == 0, told.stderr

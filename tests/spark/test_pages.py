@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.docs.test_pages import blocks
+from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 
@@ -42,7 +43,9 @@ def test_a_page_runs(
             code = text.replace("http://localhost:4437", server.url)
             code = code.replace('"checkpoint"', repr(str(tmp_path / "checkpoint")))
             if language == "bash":
-                subprocess.run(["bash", "-euc", code], env=environment, check=True, timeout=60)
+                subprocess.run(
+                    ["bash", "-euc", code], env=environment, check=True, timeout=PATIENCE
+                )
             elif language == "python":
                 printed = io.StringIO()
                 with contextlib.redirect_stdout(printed):

@@ -10,6 +10,7 @@ from pyspark.sql import functions as f
 
 from headwater.client import START, Client
 from tests.spark.conftest import Reads
+from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 
@@ -199,7 +200,7 @@ def test_a_streaming_query_writes_each_input_once_over_restarts(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
 
     client.stream(f"{room}/in").create(
         data=json.dumps([{"n": number} for number in range(200)]).encode()
@@ -233,7 +234,7 @@ def test_order_is_kept_over_the_tasks_of_a_batch(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE)
     for key in range(2):
         items = list(client.stream(f"{room}/out/{key}").read().items())
         assert [item["n"] for item in items] == list(range(key, 600, 2))
@@ -253,7 +254,7 @@ def test_a_batch_that_is_too_long_for_one_stream_is_in_none(
         )
         writer = routed.writeStream.format("headwater").trigger(availableNow=True)
         query = writer.options(url=url, checkpointLocation=str(tmp_path / "c")).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
 
     with ServerProcess("--store", store, "--max-body-bytes", "1000") as small:
         port = small.url.rpartition(":")[2]

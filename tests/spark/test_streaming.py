@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.client import Client
 from tests.spark.conftest import Reads
+from tests.spark.patience import PATIENCE
 
 
 def start(df: DataFrame, name: str, folder: Path, *, once: bool = True) -> StreamingQuery:
@@ -25,7 +26,7 @@ def values(spark: SparkSession, name: str) -> list[Any]:
     return [json.loads(row.value) for row in spark.table(name).collect()]
 
 
-def wait_until(check: Callable[[], bool], seconds: float = 20) -> float:
+def wait_until(check: Callable[[], bool], seconds: float = PATIENCE) -> float:
     began = time.monotonic()
     while not check():
         assert time.monotonic() - began < seconds
@@ -40,7 +41,7 @@ def test_what_is_available_is_read_in_bounded_batches_and_the_query_ends(
         data = json.dumps([{"of": name, "n": number} for number in range(200)]).encode()
         client.stream(f"{room}/{name}").create(data=data, closed=True)
     query = start(reads.stream(f"{room}/*", maxBytesPerTrigger="1500"), room, tmp_path)
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE)
     found = values(spark, room)
     for name in ("a", "b"):
         assert [one["n"] for one in found if one["of"] == name] == list(range(200))
@@ -64,7 +65,7 @@ def test_a_query_goes_on_where_its_checkpoint_ends(
             seen.extend(row.n for row in batch.collect())
 
         query = df.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "c"))
-        assert query.trigger(availableNow=True).start().awaitTermination(60)
+        assert query.trigger(availableNow=True).start().awaitTermination(PATIENCE)
 
     client.stream(f"{room}/a").create(data=b'[{"n":1},{"n":2}]')
     run()
@@ -78,7 +79,8 @@ def test_new_events_and_new_streams_are_picked_up_at_once(
     spark: SparkSession, reads: Reads, client: Client, room: str, tmp_path: Path
 ) -> None:
     client.stream(f"{room}/a").create(data=b"[1]")
-    query = start(reads.stream(f"{room}/*", startingOffsets="latest"), room, tmp_path, once=False)
+    source = reads.stream(f"{room}/*", startingOffsets="latest", waitSeconds="20")
+    query = start(source, room, tmp_path, once=False)
     try:
         # What the query begins behind is noted before the first batch, which reads nothing.
         wait_until((tmp_path / room / "offsets" / "0").exists)
@@ -86,7 +88,7 @@ def test_new_events_and_new_streams_are_picked_up_at_once(
         wait_until(lambda: values(spark, room) == [2])
         client.stream(f"{room}/b").create(data=b"[3]")
         lag = wait_until(lambda: values(spark, room) == [2, 3])
-        assert lag < 5
+        assert lag < 15
         client.stream(f"{room}/a").delete()
         wait_until(lambda: not query.isActive)
         with pytest.raises(StreamingQueryException, match="was deleted since it was read"):
@@ -106,7 +108,7 @@ def test_a_stream_that_was_created_again_is_told_or_read_from_its_start(
 
         df = reads.stream(f"{room}/*", **options)
         query = df.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "c"))
-        assert query.trigger(availableNow=True).start().awaitTermination(60)
+        assert query.trigger(availableNow=True).start().awaitTermination(PATIENCE)
         return seen
 
     client.stream(f"{room}/a").create(data=b"[1]")

@@ -136,6 +136,7 @@ def test_failures_are_retried_with_the_same_wake_and_growing_pauses(
         (b"nonsense\r\n\r\n", "not HTTP"),
         (b"", "without an answer"),
     ],
+    ids=["redirect", "long body", "long head", "nonsense", "nothing"],
 )
 def test_answers_that_are_none_count_as_failures(
     api: Api, hook: Webhook, answer: bytes, reason: str

@@ -29,8 +29,6 @@ _QUERIES: Final[dict[str, Callable[..., StreamingQuery]]] = {
 }
 KILLS: Final = max(1, drivers.KILLS // 3)
 """Of each job: one in `make test`, more in a longer run."""
-PATIENCE: Final = 240.0
-"""A driver starts slowly on a busy machine."""
 
 
 def main(job: str, arguments: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from headwater.client import Client
 from headwater.spark.jobs.materialize import materialize
 from headwater.spark.tables import open_table
 from headwater.state import collection, define_stream_state
+from tests.spark.patience import PATIENCE
 from tests.spark.transforms.oracle import MALFORMED, Oracle
 
 SCHEMAS: Final = {"user": "n long not null, s string"}
@@ -38,7 +39,7 @@ class Job:
             trigger={"availableNow": True},
             **{**given, **options},
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE)
         return sum(1 for each in query.recentProgress if each.numInputRows)
 
     def rows(self, name: str, table_format: str = "delta") -> list[dict[str, Any]]:

@@ -19,7 +19,8 @@ from headwater.spark.archives.log import sweep
 from headwater.spark.jobs.archive import archive, archived
 from headwater.spark.jobs.restore import restore
 from tests.spark.drivers import kill_all
-from tests.spark.jobs.driving import KILLS, PATIENCE, job_driver
+from tests.spark.jobs.driving import KILLS, job_driver
+from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 
@@ -40,7 +41,7 @@ class Archive:
             checkpoint=str(self.checkpoint),
             trigger={"availableNow": True},
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
 
     def rows(self, stream: str) -> list[tuple[str, bytes]]:
         found = archived(self.spark, str(self.folder), stream).collect()

@@ -14,8 +14,9 @@ from headwater.errors import StreamNotFound
 from headwater.runs import StoredEvent, project
 from headwater.spark.tables import open_table
 from headwater.state import MaterializedState
-from tests.spark.jobs.driving import KILLS, PATIENCE, job_driver
+from tests.spark.jobs.driving import KILLS, job_driver
 from tests.spark.jobs.test_project import story
+from tests.spark.patience import PATIENCE
 from tests.spark.run_logs import messages_of, snapshots
 from tests.support.server import ServerProcess
 

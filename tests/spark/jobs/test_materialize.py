@@ -28,6 +28,7 @@ from tests.spark.jobs.materializing import (
     told,
     value_of,
 )
+from tests.spark.patience import PATIENCE
 from tests.spark.transforms.oracle import WILD_EVENTS, final
 from tests.support.server import ServerProcess
 
@@ -243,7 +244,9 @@ def test_the_page_runs(
         for language, text in blocks("docs/pipelines-materialize.md"):
             code = text.replace("http://localhost:4437", server.url)
             if language == "bash":
-                subprocess.run(["bash", "-euc", code], env=environment, check=True, timeout=60)
+                subprocess.run(
+                    ["bash", "-euc", code], env=environment, check=True, timeout=PATIENCE
+                )
             elif language == "python":
                 printed = io.StringIO()
                 # Spark's JVM does not change its folder: it has to be told where this one is.

@@ -11,6 +11,7 @@ from headwater.client import Client
 from headwater.spark.jobs.publish import publish
 from headwater.spark.tables import open_table
 from headwater.state import MaterializedState, change, encode_events
+from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 
@@ -52,7 +53,9 @@ def test_a_stream_becomes_a_table_there_and_a_stream_again(
             *("--url", server.url, "--stream", source, "--schema", f"user={schema}"),
             *("--to", tables, "--checkpoint", checkpoint),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert done.returncode == 0, done.stderr
 
     stream.append(encode_events([change("insert", "user", key, {"n": 1}) for key in KEYS]))

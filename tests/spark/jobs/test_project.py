@@ -23,6 +23,7 @@ from headwater.spark.jobs.project import project as start_project
 from headwater.spark.tables import open_table
 from headwater.spark.transforms.run_changes import step_key
 from headwater.state import MaterializedState
+from tests.spark.patience import PATIENCE
 from tests.spark.run_logs import completed, messages_of, snapshots
 from tests.suites.run_steps import (
     all_events,
@@ -74,7 +75,7 @@ class Job:
             **more,
         )
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(PATIENCE)
         finally:
             query.stop()
         self.progress = list(query.recentProgress)

@@ -17,6 +17,7 @@ from headwater.errors import BadOption, BadRow, BatchRefused
 from headwater.spark.jobs.publish import Published, publish, publishing
 from headwater.state import MaterializedState, change, control, encode_events
 from tests.spark.conftest import Reads
+from tests.spark.patience import PATIENCE
 from tests.support.proxy import Proxy
 from tests.support.server import ServerProcess
 
@@ -301,7 +302,7 @@ def test_from_foreach_batch_a_replay_appends_nothing(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE)
 
     run()
     assert target.state() == {"1": {"id": 1, "count": 1}, "2": {"id": 2, "count": 1}}

@@ -15,7 +15,8 @@ from headwater.spark.jobs.archive import archive
 from headwater.spark.jobs.restore import Restored, restore
 from headwater.spark.ranges import byte_of
 from tests.spark.drivers import kill_all
-from tests.spark.jobs.driving import KILLS, PATIENCE, job_driver
+from tests.spark.jobs.driving import KILLS, job_driver
+from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 
@@ -51,7 +52,7 @@ def source(
             checkpoint=str(tmp_path / "checkpoint"),
             trigger={"availableNow": True},
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
         batches = list(client.stream("log").read().batches())
         messages = [message for batch in batches for message in batch.messages()]
     at, offsets = 0, []
@@ -230,7 +231,7 @@ def test_an_archive_without_the_beginning_is_restored_only_on_request(
         checkpoint=str(tmp_path / "checkpoint"),
         trigger={"availableNow": True},
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE)
     late = Kept(spark, tmp_path / "archive", server.url)
     with pytest.raises(RestoreRefused, match="set missing_start"):
         late.restore(stream={f"{room}/a": f"{room}/b"})

@@ -28,7 +28,8 @@ from headwater.state.backend import Saved
 from headwater.state.events import encode_events
 from headwater.state.fold import Fold, Incoming
 from tests.spark.drivers import kill_all
-from tests.spark.jobs.driving import KILLS, PATIENCE, job_driver
+from tests.spark.jobs.driving import KILLS, job_driver
+from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 State = dict[str, dict[str, Any]]

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from headwater.client import Client
 from headwater.spark.pipelines import Meter, Outcome, Pipeline, read_document, running
+from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 _number: Final = itertools.count()
@@ -73,7 +74,7 @@ def pipelines(
     return Pipelines(spark, client, server.url, room, tmp_path)
 
 
-def wait_until(check: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(check: Callable[[], bool], seconds: float = PATIENCE) -> None:
     until = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < until

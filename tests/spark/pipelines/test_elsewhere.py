@@ -12,6 +12,7 @@ import pytest
 from headwater.client import Client
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.files import read_files
+from tests.spark.patience import PATIENCE
 from tests.spark.run_logs import messages_of
 from tests.suites.run_steps import as_stored, started, step_completed, step_started
 from tests.support.engines.spark_cluster import connect_server, standalone_cluster
@@ -108,7 +109,7 @@ def run(folder: Path, url: str, place: str, *where: str) -> None:
         env={**os.environ, "HEADWATER_URL": url, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

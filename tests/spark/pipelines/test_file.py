@@ -21,6 +21,7 @@ from headwater.spark.pipelines.values import (
     StreamTarget,
     TableTarget,
 )
+from tests.spark.patience import PATIENCE
 
 WHOLE: Final = """
 name = "large-orders"
@@ -257,7 +258,7 @@ def test_a_python_file_that_needs_a_session_is_told(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.stdout == (
         "error: shop.py: needs Spark when it is read: make UDFs within functions, or in another "

@@ -16,6 +16,7 @@ from headwater.cli import main
 from headwater.spark.pipelines import load
 from headwater.spark.pipelines.values import TARGETS
 from tests.docs.test_pages import ROOT, blocks
+from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 PAGE = "docs/pipelines.md"
@@ -42,7 +43,7 @@ def test_the_page_runs(tmp_path: Path) -> None:
                     env=environment,
                     capture_output=True,
                     text=True,
-                    timeout=180,
+                    timeout=PATIENCE,
                     check=False,
                 )
                 assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ from headwater.spark.archives import Entry, commit
 from headwater.spark.archives.files import FileWriter
 from headwater.spark.archives.log import load_or_begin
 from tests.spark.drivers import kill_all
+from tests.spark.patience import PATIENCE
 from tests.spark.pipelines.conftest import wait_until
 from tests.support.server import ServerProcess
 
@@ -101,9 +102,9 @@ def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
     with copying(tmp_path) as (url, client):
         command = ("run", "--master", "local[2]", "copy.toml")
         with started(tmp_path, url, *command) as (process, told):
-            wait_until(lambda: bool(written(client)) or process.poll() is not None, 90)
+            wait_until(lambda: bool(written(client)) or process.poll() is not None)
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130, told.read_text()
+            assert process.wait(PATIENCE) == 130, told.read_text()
         text = told.read_text()
         assert "Stopping after this batch" in text
         assert "copy is stopped: " in text
@@ -113,9 +114,9 @@ def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
         assert 0 < len(stopped) < ROWS
 
         with started(tmp_path, url, "run", "copy.toml") as (process, told):
-            wait_until(lambda: len(written(client)) > len(stopped), 90)
+            wait_until(lambda: len(written(client)) > len(stopped))
             with started(tmp_path, url, "status", "--json", "copy.toml") as (asked, answer):
-                assert asked.wait(60) == 0, answer.read_text()
+                assert asked.wait(PATIENCE) == 0, answer.read_text()
                 status = json.loads(answer.read_text())
             assert status["process"] == str(process.pid)
             assert status["batch"] >= 0
@@ -124,13 +125,13 @@ def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
         assert len(written(client)) < ROWS
 
         with started(tmp_path, url, "run", "--once", "copy.toml") as (process, told):
-            assert process.wait(120) == 0, told.read_text()
+            assert process.wait(PATIENCE) == 0, told.read_text()
         assert "copy is done: " in told.read_text()
         assert "; up to date." in told.read_text()
         assert written(client) == list(range(ROWS))
 
         with started(tmp_path, url, "status", "copy.toml") as (process, told):
-            assert process.wait(60) == 0
+            assert process.wait(PATIENCE) == 0
         assert "copy (stream) is not running." in told.read_text()
         assert "1 stream, nothing to do" in told.read_text()
 
@@ -141,9 +142,9 @@ def test_ctrl_c_while_spark_starts_starts_nothing(tmp_path: Path) -> None:
         write_deltalake(str(table), pa.table({"key": ["1"]}))
         command = ("publish", "--table", "table", "--to", "out", "--type", "t", "--key", "key")
         with started(tmp_path, server.url, *command) as (process, told):
-            wait_until(lambda: b"Starting Spark" in told.read_bytes(), 60)
+            wait_until(lambda: b"Starting Spark" in told.read_bytes())
             process.send_signal(signal.SIGINT)
-            assert process.wait(90) == 130, told.read_text()
+            assert process.wait(PATIENCE) == 130, told.read_text()
         assert list(client.streams("**")) == []
     text = told.read_text()
     assert "publish is stopped: it was not begun." in text
@@ -163,7 +164,7 @@ def test_a_part_of_an_archive_is_restored_by_a_command(tmp_path: Path) -> None:
         part = ("--incarnation", "0", "--until", f"log={1:016d}_{3:016d}", "--no-verify")
         command = ("restore", "--from", "archive", "--rename", "log=back", *part)
         with started(tmp_path, server.url, *command) as (process, told):
-            assert process.wait(120) == 0, told.read_text()
+            assert process.wait(PATIENCE) == 0, told.read_text()
         assert list(client.stream("back").read().items()) == [1]
 
 
@@ -181,12 +182,12 @@ def test_an_end_of_spark_is_told_in_a_sentence(
         copying(tmp_path) as (url, client),
         started(tmp_path, url, "run", "copy.toml") as (process, told),
     ):
-        wait_until(lambda: bool(written(client)) or process.poll() is not None, 90)
+        wait_until(lambda: bool(written(client)) or process.poll() is not None)
         if is_all:
             os.killpg(process.pid, number)  # as a supervisor does
         else:
             os.kill(java_of(process.pid), number)
-        assert process.wait(60) == code, told.read_text()
+        assert process.wait(PATIENCE) == code, told.read_text()
     text = told.read_text()
     assert words in text
     assert "headwater pipeline run copy.toml" in text
@@ -212,7 +213,7 @@ def test_check_looks_at_all_files_with_one_spark(tmp_path: Path) -> None:
         client.stream("in/one").create(data=b'[{"n":1}]')
         files = ("copy.toml", "bad.toml", "worse.toml")
         with started(tmp_path, server.url, "check", *files) as (process, told):
-            assert process.wait(120) == 1
+            assert process.wait(PATIENCE) == 1
     lines = told.read_text().splitlines()
     assert "copy.toml: fine" in lines
     assert any(line.startswith("bad.toml: error: transform 1.sql: A column") for line in lines)
