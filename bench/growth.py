@@ -1,7 +1,8 @@
 """How cost grows: with the number of streams, and with the length of one.
 
 `python -m bench.growth` fills data directories, starts a server on each, and measures start-up,
-memory, append rate and reads. It prints two tables and can draw them (`--svg FILE`).
+also after a kill, memory, append rate and reads. It prints two tables and can draw them
+(`--svg FILE`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
@@ -36,6 +37,7 @@ _MESSAGE = b'{"kind":"event","text":"' + b"x" * 174 + b'"}'
 _BATCH = b"[" + b",".join([_MESSAGE] * 5000) + b"]"
 _BATCH_BYTES = (len(_MESSAGE) + 2) * 5000
 _TOGETHER = 1000
+_CONNECTIONS = 64
 _READS = 200
 _STEP = len(_MESSAGE) + 2
 """So many bytes apart do messages begin."""
@@ -50,13 +52,24 @@ class Started:
     """A server that answers, and how long that took."""
 
     port: int
-    pid: int
+    process: subprocess.Popen[bytes]
     seconds: float
+
+    def resident_bytes(self) -> int:
+        """Read how much memory it has."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.process.wait()
 
 
 @contextmanager
 def server_on(data: Path, cores: Cores) -> Iterator[Started]:
-    """Start a server on a data directory, and stop it again."""
+    """Start a server on a data directory, and stop it again, unless it was killed."""
     port = free_port()
     command = [sys.executable, "-m", "headwater", "serve", "--port", str(port)]
     begun = time.perf_counter()
@@ -67,7 +80,7 @@ def server_on(data: Path, cores: Cores) -> Iterator[Started]:
             if process.poll() is not None or time.perf_counter() - begun > 60:
                 raise RuntimeError("the server did not start")
             time.sleep(0.005)
-        yield Started(port, process.pid, time.perf_counter() - begun)
+        yield Started(port, process, time.perf_counter() - begun)
     finally:
         process.terminate()
         process.wait(60)
@@ -82,14 +95,6 @@ def _is_ready(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def resident_bytes(pid: int) -> int:
-    """Read how much memory a process has."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 async def _fill_streams(data: Path, count: int) -> None:
@@ -128,9 +133,17 @@ class ManyStreams:
 
     streams: int
     start_seconds: float
+    """From a directory that was closed in order."""
     resident: int
+    few_appends: float
+    """A second, to one stream a connection."""
     appends: float
+    """A second, each to any of all streams."""
+    touched: int
+    """So many streams were appended to."""
     resident_after: int
+    killed_start_seconds: float
+    """From what a kill right behind the appends has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,21 +161,44 @@ def measure_streams(count: int, folder: Path, cores: Cores, seconds: float) -> M
     """Fill a directory with small streams and measure a server on it."""
     data = folder / f"streams-{count}"
     asyncio.run(_fill_streams(data, count))
+    chosen = random.Random(1)
+    touched: set[int] = set()
+
+    def to_any_stream(request: bytes) -> Iterator[bytes]:
+        while True:
+            number = chosen.randrange(count)
+            touched.add(number)
+            yield request % number
+
     with server_on(data, cores) as server:
-        before = resident_bytes(server.pid)
-        chosen = random.Random(1)
-        sources = [
-            repeat(
-                build_request("POST", server.port, f"many/{chosen.randrange(count)}", JSON, _SMALL)
-            )
-            for _ in range(64)
-        ]
-        measured = drive(server.port, sources, warmup=0.5, seconds=seconds)
-        assert not measured.failures, measured.failures
-        after = resident_bytes(server.pid)
-        result = ManyStreams(count, server.seconds, before, measured.value, after)
+        start_seconds, before = server.seconds, server.resident_bytes()
+        request = build_request("POST", server.port, "many/%d", JSON, _SMALL)
+        few = [repeat(request % chosen.randrange(count)) for _ in range(_CONNECTIONS)]
+        few_appends = _appends(server, few, seconds)
+        # The last ones before the kill, so that they are what is found in the journal.
+        appends = _appends(server, [to_any_stream(request)] * _CONNECTIONS, seconds)
+        after = server.resident_bytes()
+        server.kill()
+    with server_on(data, cores) as server:
+        result = ManyStreams(
+            streams=count,
+            start_seconds=start_seconds,
+            resident=before,
+            few_appends=few_appends,
+            appends=appends,
+            touched=len(touched),
+            resident_after=after,
+            killed_start_seconds=server.seconds,
+        )
     shutil.rmtree(data)
     return result
+
+
+def _appends(server: Started, sources: Sequence[Iterator[bytes]], seconds: float) -> float:
+    """Give how many requests a second are answered well; all must be."""
+    measured = drive(server.port, sources, warmup=0.5, seconds=seconds)
+    assert not measured.failures, measured.failures
+    return measured.value
 
 
 def measure_length(size: int, folder: Path, cores: Cores) -> LongStream:
@@ -235,12 +271,16 @@ def main() -> None:
             print(f"one stream of {text} ...", file=sys.stderr)
             long.append(measure_length(_size(text), Path(scratch), cores))
     if many:
-        print("| streams | start | memory at start | appends/s | memory after |")
-        print("|---|---|---|---|---|")
+        print(
+            "| streams | start | start after a kill | memory at start | appends/s to any stream "
+            "| streams appended to | memory after | appends/s to 64 streams |"
+        )
+        print("|---|---|---|---|---|---|---|---|")
         for row in many:
             print(
-                f"| {row.streams:,} | {row.start_seconds:.2f} s | {row.resident / 1e6:.0f} MB "
-                f"| {row.appends:,.0f} | {row.resident_after / 1e6:.0f} MB |"
+                f"| {row.streams:,} | {row.start_seconds:.2f} s | {row.killed_start_seconds:.2f} s "
+                f"| {row.resident / 1e6:.0f} MB | {row.appends:,.0f} | {row.touched:,} "
+                f"| {row.resident_after / 1e6:.0f} MB | {row.few_appends:,.0f} |"
             )
     if long:
         print("\n| stream | start | read at the tail, p50 | 64 KB anywhere, p50 | again, p50 |")
@@ -253,6 +293,9 @@ def main() -> None:
     if options.svg:
         curves = [
             Curve("start-up (s)", [(row.streams, row.start_seconds) for row in many]),
+            Curve(
+                "start after a kill (s)", [(row.streams, row.killed_start_seconds) for row in many]
+            ),
             Curve("memory (MB)", [(row.streams, row.resident_after / 1e6) for row in many]),
             Curve("appends/s", [(row.streams, row.appends) for row in many]),
             Curve("tail read (ms)", [(item.size, item.tail_ms) for item in long]),

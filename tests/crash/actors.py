@@ -353,3 +353,24 @@ class Reader(Client):
         wrong = record.saw(position, data, next_offset)
         if wrong is not None:
             self.ledger.complain(f"{self.name}: {wrong}")
+
+
+def start_clients(gate: Gate, ledger: Ledger, seed: str, port: int) -> list[Client]:
+    """Make the streams that all share, and let writers and readers start."""
+    shared = []
+    with Wire(port) as wire:
+        for kind in (JSON, BINARY):
+            record = Record(f"shared-{kind[-4:]}", kind)
+            assert wire.call("PUT", record.path, {"Content-Type": kind}).status == 201
+            record.created = Step.DONE
+            shared.append(ledger.add(record))
+    clients = [
+        *(Writer(f"writer{number}", gate, ledger, seed, shared) for number in range(4)),
+        *(
+            Reader(f"reader-{mode}", gate, ledger, seed, mode)
+            for mode in ("long-poll", "sse", "catch-up")
+        ),
+    ]
+    for client in clients:
+        client.start()
+    return clients

@@ -16,6 +16,14 @@ from headwater.storage.disk import faults
 _READY: Final = re.compile(r"Headwater listens on http://127\.0\.0\.1:(\d+)")
 _START_SECONDS: Final = 30.0
 
+BUSY: Final = (
+    *("--memory-budget-bytes", "65536", "--journal-bytes", "32768"),
+    *("--checkpoint-interval", "0.2", "--chunk-bytes", "32768"),
+    *("--max-loaded-streams", "8", "--max-open-segments", "4"),
+    *("--long-poll-timeout", "0.3", "--sse-duration", "1"),
+)
+"""Options with which a server saves, compacts and lets go of streams all the time."""
+
 
 class DiskServer:
     """One process over one directory; `port` is 0 where it died before it listened."""

@@ -14,21 +14,15 @@ from typing import Final, NamedTuple
 import pytest
 
 from headwater.storage.disk.faults import KILL_POINTS
-from tests.crash.actors import Client, Gate, Reader, Writer
+from tests.crash.actors import Client, Gate, start_clients
 from tests.crash.checking import check
-from tests.crash.ledger import Ledger, Record, Step
-from tests.crash.process import DiskServer
-from tests.crash.wire import BINARY, JSON, Lost, Wire
+from tests.crash.ledger import Ledger
+from tests.crash.process import BUSY, DiskServer
+from tests.crash.wire import Lost
 
 KILLS: Final = int(os.environ.get("HEADWATER_CRASH_KILLS", "20"))
 SEED: Final = os.environ.get("HEADWATER_CRASH_SEED") or str(time.time_ns())
 
-_OPTIONS: Final = (
-    *("--memory-budget-bytes", "65536", "--journal-bytes", "32768"),
-    *("--checkpoint-interval", "0.2", "--chunk-bytes", "32768"),
-    *("--max-loaded-streams", "8", "--max-open-segments", "4"),
-    *("--long-poll-timeout", "0.3", "--sse-duration", "1"),
-)
 _PATIENCE: Final = 6.0
 """Seconds after which a point that was not reached is given up."""
 
@@ -80,27 +74,11 @@ class Run:
 
     def begin(self) -> None:
         """Make the streams that all share, and let the clients start."""
-        with Wire(self.server.port) as wire:
-            shared = [self._share(wire, kind) for kind in (JSON, BINARY)]
-        self.clients = [
-            *(Writer(f"writer{n}", self.gate, self.ledger, SEED, shared) for n in range(4)),
-            *(
-                Reader(f"reader-{mode}", self.gate, self.ledger, SEED, mode)
-                for mode in ("long-poll", "sse", "catch-up")
-            ),
-        ]
-        for client in self.clients:
-            client.start()
-
-    def _share(self, wire: Wire, kind: str) -> Record:
-        record = Record(f"shared-{kind[-4:]}", kind)
-        assert wire.call("PUT", record.path, {"Content-Type": kind}).status == 201
-        record.created = Step.DONE
-        return self.ledger.add(record)
+        self.clients = start_clients(self.gate, self.ledger, SEED, self.server.port)
 
     def start(self, armed: str = "") -> DiskServer:
         """Start a server that must come up, unless it is told to die on the way."""
-        server = DiskServer(self.folder, *_OPTIONS, armed=armed)
+        server = DiskServer(self.folder, *BUSY, armed=armed)
         if not server.port:
             code = server.wait()
             assert code == -9, f"the server did not start (seed {SEED}):\n{server.log()}"
@@ -123,7 +101,7 @@ class Run:
             assert not self.server.port, f"{kill.point} was not reached (seed {SEED})"
             self.reached.add(kill.point)
         elif not kill.point and self.random.random() < 0.5:
-            server = DiskServer(self.folder, *_OPTIONS, wait=False)
+            server = DiskServer(self.folder, *BUSY, wait=False)
             server.dies_within(self.random.uniform(0.1, 0.6))
             assert server.kill() == -9, f"no start (seed {SEED}):\n{server.log()}"
 

@@ -197,7 +197,13 @@ class GroupCommit:
         if self._sync is None:
             self._synced(None)
         else:
-            self._sync.start(journal.fd, self._synced)
+            self._start_sync(self._sync)
+
+    def _start_sync(self, sync: Sync) -> None:
+        if faults.holds_sync():
+            self._loop.call_later(faults.HOLD_SECONDS, self._start_sync, sync)
+        else:
+            sync.start(self.journal.fd, self._synced)
 
     def _synced(self, error: OSError | None) -> None:
         if error is not None:

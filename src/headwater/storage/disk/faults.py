@@ -4,7 +4,8 @@
 `HEADWATER_FAULTS=sync-fails:3` makes the third sync of the journal fail, and so do
 `directory-sync-fails` and `catalog-sync-fails` with those of directories and of checkpoints.
 `HEADWATER_SYNCED=DIR` keeps a copy there of each file that was synced, as it was then: what a power
-cut would leave of it.
+cut would leave of it. `HEADWATER_HOLD=FILE` begins no sync of a batch as long as there is such a
+file.
 """
 
 import os
@@ -15,6 +16,9 @@ from typing import Final
 
 VARIABLE: Final = "HEADWATER_FAULTS"
 SYNCED_VARIABLE: Final = "HEADWATER_SYNCED"
+HOLD_VARIABLE: Final = "HEADWATER_HOLD"
+HOLD_SECONDS: Final = 0.01
+"""So often is it looked whether a sync is still held."""
 
 KILL_POINTS: Final = (
     "journal-before-write",
@@ -43,6 +47,7 @@ def _parse(text: str) -> dict[str, int]:
 
 _armed: Final = _parse(os.environ.get(VARIABLE, ""))
 _copies: Final = os.environ.get(SYNCED_VARIABLE)
+_hold: Final = os.environ.get(HOLD_VARIABLE)
 
 
 def _due(name: str) -> bool:
@@ -62,6 +67,11 @@ def reach(point: str) -> None:
 def fails(point: str) -> bool:
     """Tell whether an operation is to be reported as failed."""
     return bool(_armed) and _due(point)
+
+
+def holds_sync() -> bool:
+    """Tell whether the sync of a batch has to wait."""
+    return _hold is not None and Path(_hold).exists()
 
 
 def synced(path: Path) -> None:

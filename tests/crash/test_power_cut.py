@@ -1,0 +1,97 @@
+"""The power goes again and again, and nothing that a server acknowledged is ever lost.
+
+A killed process leaves in the system what it has written, synced or not; a power cut leaves what
+is on the disk. So only here is it seen whether segments and the catalog are durable before what
+they replace, journal files that are written over, is gone.
+
+`HEADWATER_POWER_CUTS=100 python -m pytest tests/crash/test_power_cut.py` is a longer run,
+`HEADWATER_CRASH_SEED` repeats the choices of another one.
+"""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from headwater.storage.disk.figures import figures
+from tests.crash.actors import Client, Gate, start_clients
+from tests.crash.checking import check
+from tests.crash.disk_image import DiskImage, disk_image
+from tests.crash.ledger import Ledger
+from tests.crash.process import BUSY, DiskServer
+
+CUTS: Final = int(os.environ.get("HEADWATER_POWER_CUTS", "6"))
+SEED: Final = os.environ.get("HEADWATER_CRASH_SEED") or str(time.time_ns())
+
+_SIZE: Final = 96 * 1024 * 1024
+
+
+class Run:
+    """One disk, the clients, and the server of the moment."""
+
+    def __init__(self, disk: DiskImage) -> None:
+        self.disk = disk
+        self.random = random.Random(SEED)
+        self.gate = Gate()
+        self.ledger = Ledger()
+        self.saved: Counter[str] = Counter()
+        """What the servers have done besides writing journals."""
+        self.clients: list[Client] = []
+        self.server = self.start()
+
+    def start(self) -> DiskServer:
+        server = DiskServer(self.disk.place / "data", *BUSY)
+        assert server.port, f"the server did not start (seed {SEED}):\n{server.log()}"
+        return server
+
+    def begin(self) -> None:
+        """Let the clients start."""
+        self.clients = start_clients(self.gate, self.ledger, SEED, self.server.port)
+
+    def cut(self) -> None:
+        """Let the clients work until the power goes; the server is left dead."""
+        self.gate.open(self.server.port)
+        time.sleep(self.random.uniform(0.3, 2.0))
+        measured = figures(self.server.folder).metrics
+        self.saved.update({name: measured[name] for name in ("checkpoints", "compactions")})
+        # It must not tell anybody of the errors that it gets once its disk is gone.
+        self.server.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.server.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self.disk.cut_power()
+        code = self.server.kill()
+        self.gate.shut()
+        assert code == -9, f"the server died by itself (seed {SEED}):\n{self.server.log()}"
+
+    def restart(self) -> None:
+        """Start the next server on what the disk holds, and check it."""
+        self.disk.restore_power()
+        self.server = self.start()
+        wrong = check(self.ledger, self.server.port, self.random)
+        assert not wrong, f"seed {SEED}:\n" + "\n".join(wrong[:20])
+
+    def end(self) -> None:
+        self.gate.end()
+        for client in self.clients:
+            client.join(30)
+        self.server.kill()
+
+
+@pytest.mark.timeout(60 + 10 * CUTS)
+def test_nothing_acknowledged_is_lost_whenever_the_power_goes(tmp_path: Path) -> None:
+    with disk_image(tmp_path, _SIZE) as disk:
+        run = Run(disk)
+        try:
+            run.begin()
+            for _ in range(CUTS):
+                run.cut()
+                run.restart()
+            assert run.ledger.requests > 10 * CUTS, "the clients have hardly done anything"
+            assert run.saved["checkpoints"] > CUTS, "hardly anything was saved"
+            assert run.saved["compactions"] > 0, "nothing was compacted"
+        finally:
+            run.end()
