@@ -8,10 +8,9 @@ says and no more than a quarter of the budget; the tails have what is left.
 from typing import Final, NamedTuple
 
 from headwater.server.settings import Settings
+from headwater.storage.disk.registry import STREAM_BYTES
 from headwater.storage.disk.segments import MAX_CHECKED_BLOCKS
 
-_STREAM_BYTES: Final = 1024
-"""What a stream takes in memory, its tail aside; with much of its name and producers to spare."""
 _CHECKED_BLOCK_BYTES: Final = 64
 
 
@@ -30,7 +29,7 @@ def divide(settings: Settings) -> Budget:
     budget, segments = settings.memory_budget_bytes, settings.max_open_segments
     quarter = budget // 4
     answers = min(settings.read_cache_bytes, quarter)
-    streams = min(settings.max_loaded_streams, max(1, quarter // _STREAM_BYTES))
+    streams = min(settings.max_loaded_streams, max(1, quarter // STREAM_BYTES))
     blocks = min(MAX_CHECKED_BLOCKS, max(1, quarter // (segments * _CHECKED_BLOCK_BYTES)))
-    caches = answers + streams * _STREAM_BYTES + segments * blocks * _CHECKED_BLOCK_BYTES
+    caches = answers + streams * STREAM_BYTES + segments * blocks * _CHECKED_BLOCK_BYTES
     return Budget(max(quarter, budget - caches), answers, streams, blocks)

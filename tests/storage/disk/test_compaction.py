@@ -12,7 +12,14 @@ import pytest
 
 from headwater.protocol.offsets import START
 from headwater.storage.disk.catalog import Catalog, Changes
-from headwater.storage.disk.compaction import MAX_FILES, MERGE_AT, CalledOff, choose, compact
+from headwater.storage.disk.compaction import (
+    MAX_FILES,
+    MERGE_AT,
+    CalledOff,
+    choose,
+    choose_to_free,
+    compact,
+)
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import (
@@ -235,6 +242,15 @@ def test_mostly_dead_segments_do_not_hold_up_the_others() -> None:
     dead = [(number, 100, 10) for number in range(3)]
     small = [(100 + number, 100, 100) for number in range(10)]
     assert choose([*dead, *small], _ROOM) == [0, 1, 2, *range(100, 110)]
+
+
+def test_a_full_disk_is_freed_by_what_gives_back_most_for_its_room() -> None:
+    segments = [(1, 100, 100), (2, 100, 90), (3, 1000, 400), (4, 100, 10), (5, 100, 60)]
+    assert choose_to_free(segments, 0) == []
+    assert choose_to_free(segments, 20) == [4]
+    assert choose_to_free(segments, 75) == [4, 5]
+    assert choose_to_free(segments, 1000) == [4, 3, 5, 2]
+    assert choose_to_free(segments, 1000, 2) == [4, 3]
 
 
 def test_one_round_opens_few_files() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -163,6 +164,39 @@ def test_a_full_disk_is_read_after_a_restart_and_used_again_after_a_deletion(
             assert once_there_is_room(lambda: wire.call("PUT", "b", _TYPE)).status == 201
             Writer(wire, "b", is_there=True).until_accepted(15)
             assert content(wire, "dear") == b"dear"
+    finally:
+        server.kill()
+
+
+def test_a_full_disk_has_room_again_when_streams_go_that_shared_their_segments(
+    small_disk: Path,
+) -> None:
+    """No segment is dead as a whole: what is left in each has to be rewritten, with no room."""
+    server = DiskServer(small_disk / "data", *_OPTIONS)
+    try:
+        with Wire(server.port) as wire:
+            writers = {name: Writer(wire, name) for name in ("kept", "a", "b", "c")}
+            refused = None
+            while refused is None:
+                for writer in writers.values():
+                    answer = writer.append()
+                    refused = answer if answer.status != 204 else refused
+            is_refusal_for_room(refused)
+            for name in ("a", "b", "c"):
+                delete = partial(wire.call, "DELETE", name)
+                assert once_there_is_room(delete).status == 204
+            kept = writers["kept"]
+            before = len(kept.expected)
+            until = time.monotonic() + 30
+            while len(kept.expected) < before + 4 * MIB:  # of what the other three had
+                assert time.monotonic() < until, server.log()
+                if kept.append().status != 204:
+                    time.sleep(0.05)
+            kept.check()
+        server.kill()
+        server = DiskServer(small_disk / "data", *_OPTIONS)
+        with Wire(server.port) as wire:
+            kept.check(wire)
     finally:
         server.kill()
 

@@ -13,6 +13,7 @@ from zlib import crc32
 import pytest
 
 from headwater.errors import NewerFormat, StoreDamaged, StoreLocked
+from headwater.protocol.expiry import Expiry
 from headwater.protocol.offsets import START as OFFSET_START
 from headwater.protocol.producers import ProducerClaim
 from headwater.protocol.refusals import BytesDamaged, StreamNotFound
@@ -123,6 +124,33 @@ def test_a_flipped_bit_before_the_last_batch_stops_the_start_and_is_named(
     assert damage.value.file == str(path)
     assert START <= damage.value.position <= first.position
     assert path.read_bytes() == stored, "the evidence was changed"
+
+
+def test_damage_that_stops_a_start_is_told_with_its_streams(tmp_path: Path) -> None:
+    async def one(store: DiskStore) -> None:
+        await create(store, "old", BINARY)
+
+    async def more(store: DiskStore) -> None:
+        await create(store, "new", BINARY)
+        for path in ("old", "new", "new"):
+            await append(store, path, b"x" * 40, BINARY)
+
+    with_store(tmp_path / "data", one)
+    copy = crashed(tmp_path / "data", more, tmp_path / "copy")
+    path = journals(copy)[0]
+    stored = path.read_bytes()
+    creation, first, second, _ = records_of(copy)
+    # Whose creation is damaged is known by its number alone.
+    for record, named in (
+        (creation, "stream 2"),
+        (first, "stream 1, old"),
+        (second, "stream 2, new"),
+    ):
+        flip(path, record.position + 30)
+        with pytest.raises(StoreDamaged) as damage:
+            with_store(copy, whole)
+        assert damage.value.reason.endswith(f"what its checksum says ({named})")
+        path.write_bytes(stored)
 
 
 def test_a_journal_file_that_is_missing_stops_the_start(tmp_path: Path) -> None:
@@ -371,3 +399,60 @@ def test_a_store_that_did_not_open_lets_go_of_its_folder(tmp_path: Path) -> None
 def test_durability_os_survives_the_end_of_the_process(tmp_path: Path) -> None:
     copy = crashed(tmp_path / "data", three_appends, tmp_path / "copy", UNSYNCED)
     assert with_store(copy, whole, UNSYNCED) == b"first second third"
+
+
+def test_what_a_crash_did_to_a_sliding_window_outlives_an_orderly_stop(tmp_path: Path) -> None:
+    """The access that a crash has lost is not forgotten by the second start after it either."""
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+
+    def opened(place: Path, now: float) -> DiskStore:
+        return DiskStore(place, SMALL, clock=lambda: now)
+
+    async def scenario() -> None:
+        store = opened(folder, 1000)
+        await store.open()
+        await create(store, expiry=Expiry(ttl=3600), now=1000)
+        await store.close()
+        store = opened(folder, 3000)
+        await store.open()
+        await read(store, now=4000)
+        shutil.copytree(folder, copy)  # a crash: the access was not saved
+        await store.close()
+        for started in (4100, 4300):
+            store = opened(copy, started)
+            await store.open()
+            assert await store.expire(4700, 100) == 0
+            await store.close()
+        store = opened(copy, 7000)
+        await store.open()
+        assert await store.expire(4100 + 3599, 100) == 0
+        assert await store.expire(4100 + 3601, 100) == 1
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("left", ["journal and segments", "segments"])
+def test_an_empty_catalog_is_not_begun_anew(tmp_path: Path, left: str) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    (folder / FILE).write_bytes(b"")
+    for path in folder.glob(f"{FILE}-*"):
+        path.unlink()
+    if left == "segments":
+        for path in journals(folder):
+            path.unlink()
+    kept = segments(folder)
+    with pytest.raises(StoreDamaged, match="the file is empty, but there are streams here"):
+        with_store(folder, whole)
+    assert (folder / FILE).stat().st_size == 0
+    assert segments(folder) == kept
+
+
+def test_a_catalog_that_can_not_be_opened_is_not_called_damaged(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with_store(folder, three_appends)
+    (folder / FILE).rename(tmp_path / "elsewhere")
+    (folder / FILE).mkdir()
+    with pytest.raises(IsADirectoryError, match=FILE):
+        with_store(folder, whole)

@@ -12,7 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from headwater.protocol.lifecycle import Append
+from headwater.protocol.producers import ProducerClaim
 from headwater.protocol.refusals import StoreUnwritable
 from headwater.storage.disk.journal import journal_path
 from headwater.storage.disk.saving import DiskOptions
@@ -126,6 +129,48 @@ def test_a_busy_store_saves_by_the_clock_between_two_batches(tmp_path: Path) -> 
         assert store.metrics.checkpoints - before >= 8
 
     options = DiskOptions(checkpoint_seconds=0.1, journal_bytes=1 << 28)
+    with_store(tmp_path / "data", scenario, options)
+
+
+def test_many_short_records_fill_a_journal_file(tmp_path: Path) -> None:
+    """However short they are, a start would replay them one by one."""
+    options = DiskOptions(durability="os", checkpoint_seconds=3600, journal_records=100)
+
+    async def scenario(store: DiskStore) -> None:
+        await create(store)
+        for _ in range(150):
+            await append(store)
+        await until(lambda: store.metrics.checkpoints > 0)
+
+    with_store(tmp_path / "data", scenario, options)
+
+
+@pytest.mark.parametrize("what", ["streams", "producers"])
+def test_what_holds_memory_without_bytes_is_saved_in_time(tmp_path: Path, what: str) -> None:
+    options = DiskOptions(durability="os", checkpoint_seconds=3600, tail_budget=400_000)
+
+    async def scenario(store: DiskStore) -> None:
+        await create(store)
+        for number in range(100):
+            if what == "streams":
+                await create(store, f"s{number}")
+            else:
+                producer_id = f"{number}" + "x" * 1000
+                await append(store, producer=ProducerClaim(producer_id, 0, 0))
+        await until(lambda: store.metrics.checkpoints > 0)
+
+    with_store(tmp_path / "data", scenario, options)
+
+
+def test_streams_that_are_not_saved_yet_are_evicted_when_they_are(tmp_path: Path) -> None:
+    options = DiskOptions(durability="os", checkpoint_seconds=0.1, max_loaded_streams=10)
+
+    async def scenario(store: DiskStore) -> None:
+        for first in range(0, 3000, 500):
+            await asyncio.gather(*(create(store, f"s{first + at}") for at in range(500)))
+        await until(lambda: len(store._registry) <= 10)
+        assert await content(store, "s17") == b"[]"
+
     with_store(tmp_path / "data", scenario, options)
 
 

@@ -109,15 +109,17 @@ class CatalogFull(CatalogFailed):
 class Catalog:
     """One catalog file; `read_*` on the loop's connection, the rest on the writer's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, anew: bool = True) -> None:
+        """Open the catalog of a folder; only with `anew` is one begun where there is none."""
         self.path = folder / FILE
-        new = not self.path.exists()
+        if self.path.exists():
+            self.path.open("rb+").close()  # SQLite does not say why it can't open a file
         self._writer = self._connect()
         self._writing = Lock()
         """Held by whoever uses the writer's connection: checkpoints, and compaction beside them."""
         try:
             with self._reading():
-                if new or not self._table_exists("meta"):
+                if anew and not self._table_exists("meta"):
                     self._make_tables()
                 self._refuse_newer()
                 self._writer.execute(_DOCUMENTS)  # the first catalogs have none

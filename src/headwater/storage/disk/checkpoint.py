@@ -65,7 +65,9 @@ def take(registry: Registry, journal_from: int) -> Snapshot:
     registry.removing = registry.removed
     registry.removed = set()
     registry.saving = registry.dirty
+    registry.saving_bytes = registry.dirty_bytes
     registry.dirty = {}
+    registry.dirty_bytes = 0
     snapshot.documents = registry.documents.take()
     return snapshot
 
@@ -100,7 +102,7 @@ def write(
         segment=segment,
         journal_from=snapshot.journal_from,
         next_epoch=snapshot.next_epoch,
-        metrics=metrics.dump(),
+        metrics=metrics.with_checkpoint(perf_counter() - snapshot.started).dump(),
         documents=snapshot.documents,
     )
     try:
@@ -135,6 +137,7 @@ def succeeded(snapshot: Snapshot, registry: Registry, catalog: Catalog) -> None:
             registry.tail_bytes -= stream.log.start - before
     registry.removing = set()
     registry.saving = {}
+    registry.saving_bytes = 0
     registry.documents.succeeded()
 
 
@@ -151,4 +154,6 @@ def failed(snapshot: Snapshot, registry: Registry) -> None:
     registry.removed |= registry.removing
     registry.removing = set()
     registry.saving = {}
+    registry.dirty_bytes += registry.saving_bytes
+    registry.saving_bytes = 0
     registry.documents.failed()

@@ -8,7 +8,8 @@ needed is rewritten too.
 It has a thread of its own, works a quarter of the time unless much is due, and may be called off:
 nothing counts before the catalog has it. What it writes stands beside what it replaces for a while,
 so it leaves half of the disk's free room to the appends, and takes what it needs beforehand: they
-can't use it up meanwhile.
+can't use it up meanwhile. Once the disk is full and appends are refused, it may take all there is,
+the reserve too, and rewrites whatever frees something.
 """
 
 import asyncio
@@ -75,6 +76,20 @@ def choose(segments: list[tuple[int, int, int]], room: int, most: int = MAX_FILE
         total += live
     # One alone would only be copied, unless that frees something.
     return [] if len(chosen) == 1 and chosen[0] not in dict(sparse) else chosen
+
+
+def choose_to_free(
+    segments: list[tuple[int, int, int]], room: int, most: int = MAX_FILES
+) -> list[int]:
+    """Pick the segments that give back the most for the room that rewriting them takes."""
+    chosen: list[int] = []
+    total = 0
+    dead = [item for item in segments if item[2] < item[1]]
+    for number, _, live in sorted(dead, key=lambda item: item[2] / item[1]):
+        if len(chosen) < most and total + live <= room:
+            chosen.append(number)
+            total += live
+    return chosen
 
 
 def _tier(size: int) -> int:
@@ -147,26 +162,31 @@ class Compactor:
         metrics: Metrics,
         forget: Callable[[list[int]], None],
         stop: Callable[[OSError], object],
+        last_room: Callable[[], int],
         max_files: int = MAX_FILES,
     ) -> None:
-        """Call `forget` with segments to delete, and `stop` where the catalog is in doubt."""
+        """Call `forget` with segments to delete, and `stop` where the catalog is in doubt.
+
+        `last_room` gives what a full disk has left, or nothing while it is not full.
+        """
         self._loop = asyncio.get_running_loop()
         self._folder = folder
         self._catalog = catalog
         self._metrics = metrics
         self._forget = forget
         self._stop = stop
+        self._last_room = last_room
         self._max_files = max(MERGE_AT, min(max_files, MAX_FILES))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-compact")
         self._busy = False
         self._closing = Event()
         self._damaged: set[int] = set()
 
-    def begin(self, segment: int) -> None:
+    def begin(self, new_segment: Callable[[], int]) -> None:
         """Look whether there is a round to do, unless one is under way; on the loop."""
         if not self._busy and not self._closing.is_set():
             self._busy = True
-            self._worker.submit(self._round, segment)
+            self._worker.submit(self._round, new_segment())
 
     async def close(self) -> None:
         """Call off what is under way, and wait for that."""
@@ -198,6 +218,8 @@ class Compactor:
     def _compact(self, segment: int) -> list[int]:
         segments = [item for item in self._catalog.segments() if item[0] not in self._damaged]
         numbers = choose(segments, free_bytes(self._folder) // 2, self._max_files)
+        if not numbers:
+            numbers = choose_to_free(segments, self._last_room(), self._max_files)
         if not numbers:
             return []
         pause = self._pause_for(0.0 if len(numbers) >= _HURRY_AT else _PAUSE)

@@ -92,6 +92,7 @@ class JournalWriter:
         self.number = number
         self.path = journal_path(folder, number)
         self.position = START
+        self.records = 0
         self._salt = int.from_bytes(os.urandom(4), "little")
         self._seed = seed_for(number, self._salt)
         self._sequence = 0
@@ -131,6 +132,9 @@ class JournalWriter:
 
     def _reserve(self, reserve: int, *, fill: bool) -> None:
         size = before = os.fstat(self.fd).st_size
+        if before > reserve:  # one batch may have been long: no later file has to be
+            os.ftruncate(self.fd, reserve)
+            size = before = reserve
         # What is only there to be written over must not take the last room from others.
         fill = fill and free_bytes(self.fd) > _FILL_SHARE * reserve
         try:
@@ -177,6 +181,7 @@ class JournalWriter:
             for first in range(0, len(vector), _MAX_VECTOR):
                 position += _write_vector(self.fd, vector[first : first + _MAX_VECTOR], position)
         self.position += total
+        self.records += len(records)
         self._sequence += 1
         faults.reach("journal-written")
 

@@ -5,6 +5,7 @@ off. If one does follow, the batch had been synced, and is damaged.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -31,6 +32,9 @@ from headwater.storage.disk.records import HEADER, MAX_LENGTH, MIN_LENGTH
 _SEARCHED: Final = 1 << 20
 """So far behind a lost header a record is looked for: each start looks through what is left of an
 older file, and all of it takes more than a second."""
+
+_BATCH_MARK: Final = re.compile(rb"BTCH(?=.{8}[\x00-\x0f]\x00{3})", re.DOTALL)
+"""With a sequence below 2^36: clients may have written the magic alone as often as it fits."""
 
 
 class Entry(NamedTuple):
@@ -205,26 +209,30 @@ def _rest(fd: int, position: int, size: int) -> bytes:
 
 def _batch_at(fd: int, position: int, seed: int, least: int) -> int | None:
     """Give the length of the batch that begins here, if one does that is not too old."""
-    header = os.pread(fd, BATCH_HEADER, position)
-    if len(header) < BATCH_HEADER:
+    found = _batch_in(os.pread(fd, BATCH_HEADER, position), 0, seed, least)
+    return None if found is None else found[0]
+
+
+def _batch_in(part: bytes, at: int, seed: int, least: int) -> tuple[int, int] | None:
+    """Give length and sequence of the batch that begins here, if one does that is not too old."""
+    if len(part) < at + BATCH_HEADER:
         return None
-    magic, length, sequence = BATCH.unpack_from(header)
-    if magic != BATCH_MAGIC or header[BATCH.size :] != CRC.pack(crc32(header[: BATCH.size], seed)):
+    magic, length, sequence = BATCH.unpack_from(part, at)
+    (crc,) = CRC.unpack_from(part, at + BATCH.size)
+    if magic != BATCH_MAGIC or sequence < least or crc != crc32(part[at : at + BATCH.size], seed):
         return None
-    return int(length) if sequence >= least else None
+    return length, sequence
 
 
 def _next_batch(fd: int, position: int, size: int, seed: int, least: int) -> tuple[int, int] | None:
     """Look for a whole batch header further on: its position and its sequence."""
     window = 1 << 20
     while position < size:
-        piece = os.pread(fd, window + len(BATCH_MAGIC), position)
-        at = piece.find(BATCH_MAGIC)
-        while at >= 0:
-            if _batch_at(fd, position + at, seed, least) is not None:
-                found = os.pread(fd, BATCH.size, position + at)
-                return position + at, BATCH.unpack(found)[2]
-            at = piece.find(BATCH_MAGIC, at + 1)
+        piece = os.pread(fd, window + BATCH_HEADER, position)
+        for match in _BATCH_MARK.finditer(piece):
+            found = _batch_in(piece, match.start(), seed, least)
+            if found is not None:
+                return position + match.start(), found[1]
         position += window
     return None
 

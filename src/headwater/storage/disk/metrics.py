@@ -1,6 +1,7 @@
 """Figures of the engine, kept as it runs."""
 
 import json
+from copy import deepcopy
 from typing import Final
 
 _BOUNDS: Final[tuple[float, ...]] = tuple(0.0001 * 2.0**power for power in range(20))
@@ -86,6 +87,13 @@ class Metrics:
             self.batch_operations / self.batches if self.batches else 0.0
         )
         return figures
+
+    def with_checkpoint(self, seconds: float) -> "Metrics":
+        """Give the figures as they are once a checkpoint under way, which keeps them, is done."""
+        later = deepcopy(self)
+        later.checkpoints += 1
+        later.checkpoint_seconds.add(seconds)
+        return later
 
     def dump(self) -> str:
         return json.dumps(self.snapshot())

@@ -4,8 +4,10 @@ Changes apply here in the order of the journal, whether they come from a batch t
 durable or from a replay: there is one set of rules for both.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
@@ -20,6 +22,11 @@ from headwater.storage.disk.records import NOTHING_ELSE, AppendExtras, CreateMet
 from headwater.storage.disk.streams import DiskStream, from_row
 from headwater.storage.path_index import PathIndex
 
+STREAM_BYTES: Final = 1024
+"""What a stream takes in memory, beside its name, its tail and its producers."""
+_PRODUCER_BYTES: Final = 256
+_EVICT_AT_ONCE: Final = 512
+
 
 class Registry:
     """Streams in memory, over those in the catalog."""
@@ -27,7 +34,9 @@ class Registry:
     def __init__(self, catalog: Catalog, next_epoch: int) -> None:
         self._catalog = catalog
         self._by_path: dict[str, DiskStream] = {}
-        self._by_number: dict[int, DiskStream] = {}
+        self._by_number: OrderedDict[int, DiskStream] = OrderedDict()
+        """The one that was taken in, or looked at for eviction, the longest time ago first."""
+        self._busy_in_a_row = 0
         self._deadlines: list[tuple[float, int]] = []
         self.next_epoch = next_epoch
         self.documents = Documents(catalog)
@@ -41,6 +50,10 @@ class Registry:
         """Likewise, and the checkpoint under way takes them out."""
         self.tail_bytes = 0
         """Durable bytes in memory that no segment has yet."""
+        self.dirty_bytes = 0
+        """What unsaved streams and producers take beside those."""
+        self.saving_bytes = 0
+        """Likewise, of those that the checkpoint under way saves."""
         self.changed: set[str] = set()
         """Paths whose watchers have to be told."""
         self._unsaved = PathIndex()
@@ -50,6 +63,11 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._by_number)
+
+    @property
+    def unsaved_bytes(self) -> int:
+        """How much memory only a checkpoint can give back."""
+        return self.tail_bytes + self.dirty_bytes + self.saving_bytes
 
     # Looking up
 
@@ -123,21 +141,28 @@ class Registry:
             del self._by_path[stream.path]
         self._by_number.pop(stream.number, None)
 
-    def evict(self, keep: int) -> None:
-        """Drop clean streams that nobody has used lately, until few enough are in memory."""
+    def evict(self, keep: int) -> bool:
+        """Drop clean streams that nobody has used lately; tells whether to go on with it soon.
+
+        Some are looked at in one go, until there are few enough, or all are in use or not saved.
+        """
         surplus = len(self._by_number) - keep
-        for _ in range(2 * surplus):
-            # The one that was taken in, or looked at here, the longest time ago.
+        for _ in range(min(2 * surplus, _EVICT_AT_ONCE)):
+            if len(self._by_number) <= keep:
+                break
             number = next(iter(self._by_number))
-            stream = self._by_number.pop(number)
+            stream = self._by_number[number]
             busy = number in self.dirty or stream.saving or stream.pending or stream.unsettled
+            self._busy_in_a_row = self._busy_in_a_row + 1 if busy else 0
             if busy or stream.recently_used:
                 stream.recently_used = False
-                self._by_number[number] = stream
+                self._by_number.move_to_end(number)
             else:
                 self.drop(stream)
-                if len(self._by_number) <= keep:
-                    return
+        if keep < len(self._by_number) > self._busy_in_a_row:
+            return True
+        self._busy_in_a_row = 0
+        return False
 
     # Changing
 
@@ -171,10 +196,15 @@ class Registry:
             source = self.numbered(stream.source)
             if source is not None:
                 source.forks += 1
-                self.dirty[source.number] = source
-        self.dirty[stream.number] = stream
+                self._mark_dirty(source)
+        self._mark_dirty(stream)
         self._unsaved.add(stream.path)
         self.changed.add(stream.path)
+
+    def _mark_dirty(self, stream: DiskStream) -> None:
+        if stream.number not in self.dirty:
+            self.dirty[stream.number] = stream
+            self.dirty_bytes += STREAM_BYTES + len(stream.path)
 
     def saved(self, stream: DiskStream) -> None:
         """The catalog has a stream by now."""
@@ -186,13 +216,15 @@ class Registry:
         stream.grow(data)
         self.tail_bytes += len(data)
         stream.last_access = max(stream.last_access, now)
-        self.dirty[stream.number] = stream
+        self._mark_dirty(stream)
         self.changed.add(stream.path)
         if extras is NOTHING_ELSE:
             return
         claim: ProducerClaim | None = None
         if extras.producer is not None:
             claim = ProducerClaim(*extras.producer)
+            if claim.producer_id not in stream.unsaved_producers:
+                self.dirty_bytes += _PRODUCER_BYTES + len(claim.producer_id)
             stream.unsaved_producers[claim.producer_id] = claim.state
         if extras.seq is not None:
             stream.durable_seq = extras.seq
@@ -212,7 +244,7 @@ class Registry:
     def deleted(self, stream: DiskStream) -> None:
         """A deletion is durable: remove the stream, and every source that it alone kept alive."""
         stream.deleted = True
-        self.dirty[stream.number] = stream
+        self._mark_dirty(stream)
         self.changed.add(stream.path)
         current: DiskStream | None = stream
         while current is not None and current.deleted and current.forks == 0:
@@ -220,12 +252,13 @@ class Registry:
             current = self.numbered(current.source) if current.source else None
             if current is not None:
                 current.forks -= 1
-                self.dirty[current.number] = current
+                self._mark_dirty(current)
 
     def _remove(self, stream: DiskStream) -> None:
         self.drop(stream)
         self.saved(stream)
-        self.dirty.pop(stream.number, None)
+        if self.dirty.pop(stream.number, None) is not None:
+            self.dirty_bytes -= STREAM_BYTES + len(stream.path)
         self.tail_bytes -= stream.log.end - stream.log.start
         if not stream.new:
             self.removed.add(stream.number)
@@ -237,7 +270,7 @@ class Registry:
         """
         stream.last_access = max(stream.last_access, now)
         if stream.config.expiry.ttl is not None and self._by_number.get(stream.number) is stream:
-            self.dirty[stream.number] = stream
+            self._mark_dirty(stream)
 
     # Expiry
 

@@ -19,7 +19,7 @@ from headwater.storage.disk import checkpoint, faults
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.commits import GroupCommit
 from headwater.storage.disk.compaction import Compactor
-from headwater.storage.disk.files import NO_ROOM, Reserve
+from headwater.storage.disk.files import NO_ROOM, Reserve, free_bytes
 from headwater.storage.disk.journal import JournalWriter, drop_spares, retire
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.registry import Registry
@@ -38,6 +38,8 @@ _RETRY_SECONDS: Final = 1.0
 _READERS_SECONDS: Final = 5.0
 _UNFILLED_BYTES: Final = MIB
 """So much is written to a journal file that is only reserved; then one that is filled is due."""
+_CATALOG_ROOM: Final = 128 * 1024
+"""What the transaction behind a compaction may take."""
 _NO_RESERVE: Final = StoreUnwritable("the disk is full but for a reserve", full=True)
 
 
@@ -49,7 +51,10 @@ class DiskOptions(msgspec.Struct, frozen=True):
     """Bytes in memory that no segment has yet: at a quarter of them there is a checkpoint, and at
     all of them appends wait for it."""
     journal_bytes: int = 32 * MIB
-    max_dirty_streams: int = 50_000
+    journal_records: int = 150_000
+    """A journal file is full with so many: a start replays them one by one, however short."""
+    max_dirty_streams: int = 20_000
+    """A checkpoint takes note of all of them at once, on the loop."""
     max_loaded_streams: int = 50_000
     max_open_segments: int = 64
     """Of readers; a compaction opens up to half as many, but enough to merge some."""
@@ -98,11 +103,14 @@ class Saver:
         self._failed_at = float("-inf")
         self._trouble: StoreUnwritable | None = None
         """Why nothing can be saved at present."""
+        self._compacted_at = float("-inf")
         self._saved_at = float("-inf")
         """When something was saved for readers, last."""
         stop = partial(commits.stop, "compaction failed")
         at_once = options.max_open_segments // 2
-        self._compactor = Compactor(segments, catalog, metrics, self._forget, stop, at_once)
+        self._compactor = Compactor(
+            segments, catalog, metrics, self._forget, stop, self._last_room, at_once
+        )
         self._closing = False
         self._evicting = False
         self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
@@ -134,12 +142,13 @@ class Saver:
     def after_batch(self) -> None:
         """Look whether it is time; called between two batches."""
         registry, options = self._registry, self._options
-        written = self._commits.journal.position
+        journal = self._commits.journal
         full = options.journal_bytes
-        if self._fills and not self._commits.journal.is_filled:
+        if self._fills and not journal.is_filled:
             full = min(full, _UNFILLED_BYTES)
+        written = max(journal.position, full * journal.records // options.journal_records)
         if (
-            registry.tail_bytes >= options.tail_budget // 4
+            registry.unsaved_bytes >= options.tail_budget // 4
             or len(registry.dirty) >= options.max_dirty_streams
             or written >= full
             or self.stuck is not None
@@ -148,7 +157,7 @@ class Saver:
             self._begin()
         elif written >= full // 2:
             self._prepare(fill=True)
-        if registry.tail_bytes >= options.tail_budget:
+        if registry.unsaved_bytes >= options.tail_budget:
             # A checkpoint may not even have begun, for want of a file to turn to.
             self._commits.held = self._saving is not None or self._preparing is not None
             if not self._commits.held:
@@ -164,8 +173,10 @@ class Saver:
             # Neither a deletion nor a checkpoint is using the room that the reserve gave up.
             if self.stuck is _NO_RESERVE and self._reserve.hold():
                 self.stuck = None
-            else:
+            elif self._unsaved():
                 self._begin()
+            else:
+                self._compact_again()
         return self.stuck is not None
 
     def make_room(self) -> bool:
@@ -207,10 +218,29 @@ class Saver:
             snapshot = checkpoint.take(self._registry, self._commits.journal.number)
         self._owed = None
         self._wanted = False
-        segment = self._next_segment
-        self._next_segment += 2  # one for the checkpoint, one for the compaction behind it
         self._saving = self._loop.create_future()
-        self._worker.submit(self._save, snapshot, segment)
+        self._worker.submit(self._save, snapshot, self._new_segment())
+
+    def _new_segment(self) -> int:
+        self._next_segment += 1
+        return self._next_segment - 1
+
+    def _compact(self) -> None:
+        self._compactor.begin(self._new_segment)
+
+    def _compact_again(self) -> None:
+        """Look now and then whether something can be freed, although nothing was saved."""
+        now = perf_counter()
+        if now - self._compacted_at >= _RETRY_SECONDS:
+            self._compacted_at = now
+            self._compact()
+
+    def _last_room(self) -> int:
+        """Say how much a compaction may use of a full disk; in its thread."""
+        if self.stuck is None or not self.stuck.full:
+            return 0
+        self._reserve.release()
+        return max(0, free_bytes(self._segments) - _CATALOG_ROOM)
 
     def _may_try(self) -> bool:
         return self._closing or perf_counter() - self._failed_at >= _RETRY_SECONDS
@@ -257,7 +287,7 @@ class Saver:
             error = failure
         else:
             self._retire(snapshot.journal_from)
-        self._loop.call_soon_threadsafe(self._saved, snapshot, segment, unused, error)
+        self._loop.call_soon_threadsafe(self._saved, snapshot, unused, error)
 
     def _retire(self, before: int) -> None:
         """Let go of journal files: those that can't go now are tried with the next checkpoint's."""
@@ -284,13 +314,12 @@ class Saver:
     def _saved(
         self,
         snapshot: checkpoint.Snapshot,
-        segment: int,
         unused: list[int],
         error: Exception | None,
     ) -> None:
         try:
             if error is None:
-                self._succeeded(snapshot, segment, unused)
+                self._succeeded(snapshot, unused)
             else:
                 self._failed(snapshot, error)
         except Exception as failure:  # noqa: BLE001 - what is in memory is not known any more
@@ -301,15 +330,15 @@ class Saver:
                 saving.set_result(None)
             self._commits.release()
 
-    def _succeeded(self, snapshot: checkpoint.Snapshot, segment: int, unused: list[int]) -> None:
+    def _succeeded(self, snapshot: checkpoint.Snapshot, unused: list[int]) -> None:
         checkpoint.succeeded(snapshot, self._registry, self._catalog)
         self._metrics.checkpoints += 1
         self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
         self._trouble = None
         self._forget([*unused, *self._undeleted])
-        self._registry.evict(self._options.max_loaded_streams)
+        self.evict_soon()
         self.stuck = None if self._hold_reserve() else _NO_RESERVE
-        self._compactor.begin(segment + 1)
+        self._compact()
 
     def _failed(self, snapshot: checkpoint.Snapshot, error: Exception) -> None:
         self._owed = snapshot
@@ -322,13 +351,14 @@ class Saver:
         self._try_later(f"a checkpoint failed: {error}", error)
         if self.stuck is None and not self._reserve.held:
             self.stuck = _NO_RESERVE
+        self._compact_again()
 
     def _try_later(self, reason: str, error: BaseException) -> None:
         """Pause, and take in no more than the budget until it has worked."""
         self._failed_at = perf_counter()
         full = isinstance(error, OSError) and error.errno in NO_ROOM
         self._trouble = StoreUnwritable(reason, full=full)
-        if self._registry.tail_bytes >= self._options.tail_budget:
+        if self._registry.unsaved_bytes >= self._options.tail_budget:
             self.stuck = self._trouble
 
     def _hold_reserve(self) -> bool:
@@ -339,14 +369,15 @@ class Saver:
         return self._reserve.hold()
 
     def evict_soon(self) -> None:
-        """Let go of streams that were only looked at: not now, since the caller holds one."""
+        """Let go of streams that nobody uses: not now, since the caller may hold one."""
         if not self._evicting:
             self._evicting = True
             self._loop.call_soon(self._evict)
 
     def _evict(self) -> None:
         self._evicting = False
-        self._registry.evict(self._options.max_loaded_streams)
+        if self._registry.evict(self._options.max_loaded_streams) and not self._closing:
+            self.evict_soon()
 
     def _forget(self, segments: list[int]) -> None:
         """Delete segments: from here on nobody on the loop can look them up any more.

@@ -117,10 +117,12 @@ class DiskStore(Store):
             make_directory(path)
         with ExitStack() as undo:
             self._lock = undo.enter_context(DirectoryLock(folder))
-            _refuse_lost_catalog(folder, journals, segments)
+            anew = not journal_numbers(journals) and not segment_numbers(segments)
+            if not anew:
+                _refuse_lost_catalog(folder)
             reserve = Reserve(folder, min(MIB, self.options.journal_bytes))
             reserve.lend()  # SQLite needs a little room even to read
-            self._catalog = undo.enter_context(closing(Catalog(folder)))
+            self._catalog = undo.enter_context(closing(Catalog(folder, anew=anew)))
             self._recover(journals, segments, reserve)
             undo.pop_all()
         self._opened = True
@@ -129,9 +131,9 @@ class DiskStore(Store):
         options, catalog, metrics = self.options, self._catalog, self.metrics
         loop = asyncio.get_running_loop()
         registry = self._registry = Registry(catalog, int(catalog.meta("next_epoch")))
-        if not catalog.meta("clean", 1):
-            # Reads before the crash may not have been saved: no sliding window ends early for it.
-            registry.oldest_access = self._clock()
+        # Reads before a crash may not have been saved: no sliding window ends early for it.
+        clean = catalog.meta("clean", 1)
+        registry.oldest_access = catalog.meta("oldest_access", 0.0) if clean else self._clock()
         durable = options.durability == "fsync"
         if durable:
             catalog.make_durable()
@@ -174,6 +176,7 @@ class DiskStore(Store):
         unsaved = self._registry.dirty or self._registry.documents.unsaved
         if not unsaved and self._commits.failure is None:
             with suppress(CatalogFailed):  # then the next start takes it for one after a crash
+                self._catalog.put("oldest_access", self._registry.oldest_access)
                 self._catalog.put("clean", 1)
         self._files.close()
         self._catalog.close()
@@ -468,11 +471,16 @@ class DiskStore(Store):
                 self._watchers.wake(path)
 
 
-def _refuse_lost_catalog(folder: Path, journals: Path, segments: Path) -> None:
-    """Don't begin anew over files whose catalog is gone: they would look like leftovers."""
+def _refuse_lost_catalog(folder: Path) -> None:
+    """Don't begin anew over files whose catalog is gone: they would look like leftovers.
+
+    SQLite takes an empty file for a new one, and writes to it as soon as it is opened.
+    """
     catalog = folder / CATALOG_FILE
-    if not catalog.exists() and (journal_numbers(journals) or segment_numbers(segments)):
+    if not catalog.exists():
         raise StoreDamaged(str(catalog), 0, "the file is missing, but there are streams here")
+    if not catalog.stat().st_size:
+        raise StoreDamaged(str(catalog), 0, "the file is empty, but there are streams here")
 
 
 def _mark_in_use(catalog: Catalog, reserve: Reserve) -> None:
