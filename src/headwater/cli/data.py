@@ -42,8 +42,6 @@ class Progress:
         now = time.monotonic()
         if now < self._next and self._bar is None:
             return
-        if self._bar is not None and total != self._bar.length:
-            self.finish()  # something else has begun
         if sys.stderr.isatty():
             if self._bar is None:
                 self._bar = click.progressbar(length=total, label=self._label, file=sys.stderr)
@@ -54,6 +52,12 @@ class Progress:
             self._next = now + _INTERVAL_SECONDS
             part = 100 * done // total if total else 100
             click.echo(f"{self._label}: {part} % of {size_of(total)}", err=True)
+
+    def begin(self, label: str) -> "Progress":
+        """Go on with something else."""
+        self.finish()
+        self._label = label
+        return self
 
     def finish(self) -> None:
         """Leave the line to what comes next."""
@@ -149,7 +153,7 @@ def repair(directory: Path, yes: bool) -> None:
     """
     from headwater.storage.disk.repairing import prepare
 
-    with _reported("Checking") as progress, prepare(directory, progress) as plan:
+    with _reported("Checking") as progress, prepare(directory, progress.begin) as plan:
         progress.finish()
         if not plan.needed:
             click.echo(f"Nothing to repair: {_seen(plan.report)}.")
@@ -229,13 +233,14 @@ def _contents(found: "Figures") -> Iterator[tuple[str, str]]:
     if found.running:
         server = "running" if found.process is None else f"running, process {found.process}"
     kept = f", {found.deleted_streams:,} deleted but kept" if found.deleted_streams else ""
+    cut = f", {found.cut_streams:,} cut by a repair" if found.cut_streams else ""
     live = 100 * found.segment_live_bytes / found.segment_bytes if found.segment_bytes else 100
     formats = ", ".join(f"{name} {version}" for name, version in found.formats.items())
     yield "directory", found.directory
     yield "server", server
     yield (
         "streams",
-        f"{found.streams:,} ({found.closed_streams:,} closed, {found.forks:,} forks{kept})",
+        f"{found.streams:,} ({found.closed_streams:,} closed, {found.forks:,} forks{kept}{cut})",
     )
     yield "bytes", f"{found.stream_bytes:,}"
     yield "producers", f"{found.producers:,}"

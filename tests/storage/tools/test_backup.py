@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,6 +17,7 @@ from headwater.errors import StoreDamaged, StoreError
 from headwater.storage.disk.backup import backup
 from headwater.storage.disk.checking import check
 from headwater.storage.disk.store import DiskStore
+from tests.crash.process import DiskServer
 from tests.storage.tools import stores
 from tests.storage.tools.conftest import Sample
 from tests.storage.tools.stores import (
@@ -75,6 +80,28 @@ def test_a_missing_segment_is_told(killed: Sample, tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match="the file is missing"):
         backup(killed.folder, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("point", ["backup-begun", "backup-copied"])
+def test_a_backup_that_is_killed_is_not_taken_for_a_whole_one(
+    killed: Sample, tmp_path: Path, point: str
+) -> None:
+    target = tmp_path / "copy"
+    done = subprocess.run(
+        [sys.executable, "-m", "headwater", "backup", str(killed.folder), str(target)],
+        env={**os.environ, "HEADWATER_FAULTS": point},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert (target / "unfinished").exists() == (point == "backup-copied")
+    left = sorted(target.rglob("*"))
+    server = DiskServer(target)
+    assert server.wait() == 1
+    assert f"'{target / 'catalog.db'}' is damaged" in server.log()
+    assert set(left) <= set(target.rglob("*"))
+    assert check(target).damages
+    with pytest.raises(StoreError, match="is there already"):
+        backup(killed.folder, target)
 
 
 def test_backups_under_checkpoints_and_compactions_are_prefixes_of_the_truth(

@@ -1,15 +1,25 @@
 """The figures of a directory are those of what was written to it."""
 
+import asyncio
+import sqlite3
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headwater.errors import StoreDamaged
+from headwater.storage.disk import checkpoint
+from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.figures import figures
+from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.registry import Registry
+from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from tests.storage.tools.conftest import Sample
+from tests.storage.tools.repairs import damaged_block, repaired
 from tests.storage.tools.stores import query, segments, with_store
-from tests.suites.steps import T0
+from tests.suites.steps import T0, create
 
 
 def test_the_figures_count_what_is_there(closed: Sample) -> None:
@@ -25,10 +35,46 @@ def test_the_figures_count_what_is_there(closed: Sample) -> None:
     assert found.extents_per_stream_max == 2
     assert 1 < found.extents_per_stream_mean <= 2
     assert found.producers == len(closed.written)
-    assert found.metrics["checkpoints"] >= 0
+    assert found.metrics["checkpoints"] == 1
     assert found.formats == {"catalog": 1, "journal": 1, "segments": 1}
     assert not found.running
     assert found.process is None
+
+
+def test_a_checkpoint_counts_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def scenario(store: DiskStore) -> None:
+        for count in (1, 2):
+            await create(store, f"s/{count}")
+            until = time.monotonic() + 20
+            while store.metrics.checkpoints < count:
+                assert time.monotonic() < until
+                await asyncio.sleep(0.01)
+            found = figures(folder).metrics
+            assert found["checkpoints"] == found["checkpoint_seconds"]["count"] == count
+            assert 0 < found["checkpoint_seconds"]["max"] < 20
+
+    with_store(folder, scenario, DiskOptions(durability="os", checkpoint_seconds=0.02))
+
+
+def test_a_checkpoint_that_failed_is_not_counted(tmp_path: Path) -> None:
+    metrics = Metrics()
+    catalog = Catalog(tmp_path)
+    snapshot = checkpoint.take(Registry(catalog, 1), 1)
+    catalog.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        checkpoint.write(snapshot, tmp_path, 1, catalog, metrics)
+    assert (metrics.checkpoints, metrics.checkpoint_seconds.count) == (0, 0)
+
+
+def test_a_recovery_is_told_before_any_checkpoint(killed: Sample) -> None:
+    async def scenario(_store: DiskStore) -> dict[str, Any]:
+        return figures(killed.folder).metrics
+
+    found = with_store(killed.folder, scenario)
+    assert (found["recovered_records"], found["checkpoints"]) == (60, 0)
+    assert found["recovery_seconds"] > 0
 
 
 def test_a_deleted_source_is_kept_for_its_fork(closed: Sample) -> None:
@@ -39,6 +85,15 @@ def test_a_deleted_source_is_kept_for_its_fork(closed: Sample) -> None:
     found = figures(closed.folder)
     assert found.deleted_streams == 1
     assert found.streams == len(closed.written) - 1
+
+
+def test_a_stream_that_a_repair_has_cut_is_no_fork(closed: Sample) -> None:
+    before = figures(closed.folder)
+    damaged_block(closed, "large/json", 0)  # its fork, which is closed, loses all of it as well
+    repaired(closed.folder)
+    found = figures(closed.folder)
+    assert (found.streams, found.cut_streams, found.deleted_streams) == (before.streams, 2, 0)
+    assert (found.forks, found.closed_streams) == (before.forks, before.closed_streams) == (1, 1)
 
 
 def test_a_running_server_is_told_with_its_process(closed: Sample) -> None:

@@ -4,12 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 
 from headwater.errors import StoreLocked
-from headwater.storage.disk.checking import check
+from headwater.storage.disk.checking import Progress, check
 from headwater.storage.disk.repairing import prepare
 from headwater.storage.disk.store import DiskStore
 from tests.storage.tools.conftest import Sample
@@ -37,11 +36,18 @@ def test_a_repair_that_is_not_installed_changes_nothing(killed: Sample) -> None:
 def test_a_repair_tells_of_both_checks_and_of_what_lies_between(killed: Sample) -> None:
     for file in killed.folder.glob("catalog.db*"):
         file.unlink()
-    told: list[tuple[int, int]] = []
-    with prepare(killed.folder, lambda done, total: told.append((done, total))):
-        begun = [other for one, other in pairwise(told) if other[0] < one[0]]
-        assert len(begun) == 2
-    assert all(done <= total for done, total in told)
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    def begin(label: str) -> Progress:
+        told[label] = []
+        return lambda done, total: told[label].append((done, total))
+
+    with prepare(killed.folder, begin):
+        assert list(told) == ["Checking", "Working out the repair", "Checking the result"]
+    for parts in told.values():
+        assert parts == sorted(parts)
+        done, total = parts[-1]
+        assert done == total > 0
 
 
 def test_a_directory_in_use_is_refused(closed: Sample) -> None:

@@ -125,7 +125,8 @@ def test_a_flipped_bit_of_a_segment_costs_one_stream_at_most(killed: Sample, see
     chance = random.Random(seed)
     file = chance.choice(segments(killed.folder))
     flip(file, chance.randrange(file.stat().st_size), chance.randrange(8))
-    affected = {finding.path for finding in check(killed.folder).damages if finding.path}
+    damages = check(killed.folder).damages
+    affected = {path for finding in damages for _, path in finding.streams if path}
     repaired(killed.folder)
     forks = {"fork"} if "large/json" in affected else set()
     assert len(affected) <= 1

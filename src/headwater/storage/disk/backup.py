@@ -7,8 +7,9 @@ journal's last file is cut behind its last whole batch. What a server finds in t
 would have found if the first one had been killed when the view was taken: every append that had
 been acknowledged by then is there, and each stream is a prefix of the truth.
 
-The catalog gets its name last. A backup that was broken off has none, and can't be mistaken for a
-whole one.
+The catalog gets its name last, once all else is durable. A backup that was broken off has none. So
+that it can't be mistaken for a whole one, even if that was at its very beginning, a journal file is
+the first thing in it: no store begins anew where there is one without a catalog.
 """
 
 import os
@@ -22,10 +23,10 @@ from typing import Final
 import msgspec
 
 from headwater.errors import StoreDamaged, StoreError
-from headwater.storage.disk import catalog
+from headwater.storage.disk import catalog, faults
 from headwater.storage.disk.checking import Progress, no_progress
 from headwater.storage.disk.counting import Living
-from headwater.storage.disk.files import sync_directory, sync_file
+from headwater.storage.disk.files import make_directory, sync_directory, sync_file
 from headwater.storage.disk.journal import START, JournalWriter, journal_numbers, journal_path
 from headwater.storage.disk.journal_reading import (
     Damage,
@@ -34,17 +35,20 @@ from headwater.storage.disk.journal_reading import (
     never_used,
     read_journal,
 )
-from headwater.storage.disk.scanning import OpenSegment, Torn, read_journals
+from headwater.storage.disk.scanning import OpenSegment, Torn, naming, read_journals
 from headwater.storage.disk.segments import Extent, segment_path
 from headwater.storage.disk.view import (
     View,
     open_segments,
     read_only,
     require_data,
+    room_in,
     take_view,
 )
 
 _PIECE: Final = 4 << 20
+_MARK: Final = 0
+"""The number of a journal file that no store has; it holds nothing."""
 
 
 class Copied(msgspec.Struct):
@@ -68,17 +72,23 @@ def backup(
 ) -> Copied:
     """Copy a data directory to one that does not exist, or is empty."""
     require_data(folder)
-    with _new_folder(target):
+    advice = "make some there, or choose another target"
+    with room_in(target, "the backup", advice), _new_folder(target):
         scratch = target / "unfinished"
+        faults.reach("backup-begun")
         with take_view(folder, scratch) as view:
+            if view.catalog is None:
+                raise StoreDamaged(str(view.folder / catalog.FILE), 0, view.catalog_error)
             copied = Copied()
             _copy_segments(view, target / "segments", copied, progress, link=link)
-            _copy_journals(view, target / "journal", copied)
-            _copy_catalog(view, target, copied)
+            _copy_journals(view, target / "journal", copied, view.catalog)
+            for part in (target / "segments", target / "journal"):
+                sync_directory(part)
+            faults.reach("backup-copied")
+            _copy_catalog(view.catalog, target, copied)
         shutil.rmtree(scratch)
-        for part in (target / "segments", target / "journal", target, target.parent):
-            sync_directory(part)
-        _verify(target)
+        sync_directory(target)
+        _verify(target, folder)
     return copied
 
 
@@ -88,12 +98,15 @@ def _new_folder(target: Path) -> Iterator[None]:
     existed = target.exists()
     if existed and (not target.is_dir() or any(target.iterdir())):
         raise StoreError(f"'{target}' is there already, and is not an empty directory.")
-    target.mkdir(parents=True, exist_ok=True)
+    make_directory(target)
     try:
-        for part in ("segments", "journal"):
-            (target / part).mkdir()
+        make_directory(target / "journal")
+        journal_path(target / "journal", _MARK).touch()
+        sync_directory(target / "journal")
+        make_directory(target / "segments")
         yield
     except BaseException:
+        (target / catalog.FILE).unlink(missing_ok=True)  # first: from here on it is not whole
         for path in target.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -112,12 +125,14 @@ def _copy_segments(
         raise StoreDamaged(str(missing), 0, "the file is missing")
     total = sum(file.size for file in view.segments.values())
     for number, file in sorted(view.segments.items()):
+        if (reason := file.header_damage()) is not None:
+            raise StoreDamaged(str(file.path), 0, reason)
         path = segment_path(folder, number)
         size = file.size
         if link and _linked(file, path):
             copied.linked += 1
         else:
-            _copy(file.fd, path, lambda done: progress(copied.segment_bytes + done, total))
+            _copy(file, path, lambda done: progress(copied.segment_bytes + done, total))
         copied.segments += 1
         copied.segment_bytes += size
         progress(copied.segment_bytes, total)
@@ -136,32 +151,36 @@ def _linked(file: OpenSegment, path: Path) -> bool:
     return True
 
 
-def _copy(fd: int, path: Path, told: Callable[[int], None]) -> None:
+def _copy(segment: OpenSegment, path: Path, told: Callable[[int], None]) -> None:
     position = 0
-    with path.open("wb", buffering=0) as file:
-        while piece := os.pread(fd, _PIECE, position):
-            file.write(piece)
+    with path.open("wb") as file:
+        while piece := segment.pread(_PIECE, position):
+            with naming(path):
+                file.write(piece)
             position += len(piece)
             told(position)
-        os.fsync(file.fileno())
+    sync_file(path)
 
 
-def _copy_journals(view: View, folder: Path, copied: Copied) -> None:
+def _copy_journals(view: View, folder: Path, copied: Copied, its_catalog: Path) -> None:
     """Take over whole batches only."""
+    originals = view.folder / "journal"
     if view.missing_journals:
-        missing = journal_path(view.folder / "journal", view.missing_journals[0])
+        missing = journal_path(originals, view.missing_journals[0])
         raise StoreDamaged(str(missing), 0, "the file is missing")
     files = list(view.journals)
     while files and never_used(files[-1]):
         files.pop()
     ends = dict.fromkeys(files, START)
     for path in files:
-        check_header(path)
+        try:
+            check_header(path)
+        except StoreDamaged as damage:
+            raise StoreDamaged(str(originals / path.name), 0, damage.reason) from None
     for path, item in read_journals(files):
         if isinstance(item, Damage):
-            original = view.folder / "journal" / path.name
             reason = "a record there does not hold what its checksum says"
-            raise StoreDamaged(str(original), item.position, reason)
+            raise StoreDamaged(str(originals / path.name), item.position, reason)
         if not isinstance(item, Torn):
             ends[path] = item.end
     for path, end in ends.items():
@@ -169,20 +188,20 @@ def _copy_journals(view: View, folder: Path, copied: Copied) -> None:
         path.rename(folder / path.name)
         sync_file(folder / path.name)
         copied.journal_bytes += end
+    if not ends:  # the first was just being made ready
+        with closing(read_only(its_catalog.parent, live=False)) as db:
+            query = "SELECT value FROM meta WHERE key = 'journal_from'"
+            (number,) = db.execute(query).fetchone()
+        JournalWriter(folder, int(number), 0).close()
+    journal_path(folder, _MARK).unlink()
 
 
-def _copy_catalog(view: View, target: Path, copied: Copied) -> None:
-    if view.catalog is None:
-        raise StoreDamaged(str(view.folder / catalog.FILE), 0, view.catalog_error)
-    sync_file(view.catalog)
-    copied.catalog_bytes = view.catalog.stat().st_size
-    view.catalog.rename(target / catalog.FILE)
+def _copy_catalog(path: Path, target: Path, copied: Copied) -> None:
+    sync_file(path)
+    copied.catalog_bytes = path.stat().st_size
+    path.rename(target / catalog.FILE)
     with closing(read_only(target, live=False)) as db:
         copied.streams = _count(db, target / "journal")
-        if not any((target / "journal").iterdir()):  # it was just being made ready
-            query = "SELECT value FROM meta WHERE key = 'journal_from'"
-            number = int(db.execute(query).fetchone()[0])
-            JournalWriter(target / "journal", number, 0).close()
 
 
 def _count(db: sqlite3.Connection, journals: Path) -> int:
@@ -194,7 +213,7 @@ def _count(db: sqlite3.Connection, journals: Path) -> int:
     return living.count
 
 
-def _verify(target: Path) -> None:
+def _verify(target: Path, folder: Path) -> None:
     """Open the copy, and see that everything it needs is there."""
     with closing(read_only(target, live=False)) as db, ExitStack() as held:
         meta = dict(db.execute("SELECT key, value FROM meta"))
@@ -210,10 +229,8 @@ def _verify(target: Path) -> None:
             if number not in files:
                 missing = segment_path(target / "segments", number)
                 raise StoreDamaged(str(missing), 0, "the file is missing")
-            if (reason := files[number].header_damage()) is not None:
-                raise StoreDamaged(str(files[number].path), 0, reason)
         for row in db.execute("SELECT stream, start, length, segment, position FROM extents"):
             extent = Extent(*row)
             if not files[extent.segment].holds(extent):
-                file = files[extent.segment].path
+                file = segment_path(folder / "segments", extent.segment)
                 raise StoreDamaged(str(file), extent.position, "the header of an extent is damaged")

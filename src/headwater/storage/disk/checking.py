@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
@@ -29,14 +29,21 @@ from headwater.storage.disk.records import (
     decode,
     stream_of,
 )
-from headwater.storage.disk.scanning import OpenSegment, Torn, owners, read_journals
+from headwater.storage.disk.scanning import (
+    Named,
+    OpenSegment,
+    Torn,
+    owners,
+    read_journals,
+    whose,
+)
 from headwater.storage.disk.segments import (
     EXTENT_HEADER,
     Extent,
     segment_numbers,
     segment_path,
 )
-from headwater.storage.disk.view import View, any_text, take_view
+from headwater.storage.disk.view import View, is_full, read_only, room_in, take_view
 
 Progress = Callable[[int, int], None]
 """Told how many bytes are done, of how many."""
@@ -57,19 +64,11 @@ class Finding(msgspec.Struct, frozen=True):
     """Relative to the data directory."""
     what: str
     position: int | None = None
-    stream: int | None = None
-    path: str | None = None
+    streams: tuple[Named, ...] = ()
 
     def __str__(self) -> str:
         where = self.file if self.position is None else f"{self.file}, byte {self.position}"
-        return f"{where}: {self.what}{whose(self.stream, self.path)}"
-
-
-def whose(stream: int | None, path: str | None) -> str:
-    """Name the stream that something is about."""
-    if stream is None:
-        return ""
-    return f" (stream {stream})" if path is None else f" (stream {stream}, {path})"
+        return f"{where}: {self.what}{whose(*self.streams)}"
 
 
 class Report(msgspec.Struct):
@@ -82,8 +81,6 @@ class Report(msgspec.Struct):
     segments: int = 0
     journals: int = 0
     records: int = 0
-    bytes: int = 0
-    """How many bytes were read."""
     catalog_damaged: bool = False
     """The catalog itself is damaged, not only what it lists."""
     journals_missing: bool = False
@@ -93,7 +90,9 @@ class Report(msgspec.Struct):
 
 def check(folder: Path, progress: Progress = no_progress, *, live: bool | None = None) -> Report:
     """Verify every checksum of a data directory."""
+    advice = "make some, or set TMPDIR to a folder with more"
     with (
+        room_in(Path(tempfile.gettempdir()), "copies of the journal and the catalog", advice),
         tempfile.TemporaryDirectory(prefix="headwater-check-") as scratch,
         take_view(folder, Path(scratch), live=live) as view,
     ):
@@ -107,6 +106,7 @@ class Check:
         self._view = view
         self._progress = progress
         self._report = Report()
+        self._done = 0
         self._catalog_bytes = 0 if view.catalog is None else view.catalog.stat().st_size
         self._total = (
             self._catalog_bytes
@@ -114,8 +114,15 @@ class Check:
             + sum(path.stat().st_size for path in view.journals)
         )
         self._db: sqlite3.Connection | None = None
+        self._created: dict[int, str] = {}
+        """Paths of the streams that were created in the journal."""
 
     def run(self) -> Report:
+        self._look()
+        self._tell(self._total)
+        return self._report
+
+    def _look(self) -> None:
         view, report = self._view, self._report
         report.segments = len(view.segments)
         report.journals = len(view.journals)
@@ -123,48 +130,52 @@ class Check:
             self._catalog_damage(view.catalog_error)
             self._missing_journals()
             self._journals()
-            return report
-        with closing(sqlite3.connect(view.catalog, isolation_level=None)) as self._db:
-            self._db.text_factory = any_text
-            self._db.set_progress_handler(lambda: self._read(0), _STEPS)
+            return
+        with closing(read_only(view.catalog.parent, live=False)) as self._db:
+            self._db.set_progress_handler(lambda: self._tell(0), _STEPS)
             try:
                 self._integrity()
-                self._read(self._catalog_bytes)
+                self._tell(self._catalog_bytes)
                 self._missing_journals()
                 self._segments()
                 self._streams()
                 self._journals()
             except sqlite3.DatabaseError as error:
+                if is_full(error):
+                    raise
                 self._catalog_damage(str(error))
         self._orphans()
-        return report
 
     def _found(
         self,
         file: Path | str,
         what: str,
         position: int | None = None,
-        stream: int | None = None,
+        *streams: int,
     ) -> None:
         name = file if isinstance(file, str) else str(file.relative_to(self._view.folder))
-        path = None if stream is None else self._path(stream)
-        self._report.damages.append(Finding(name, what, position, stream, path))
+        numbers = [stream for stream in dict.fromkeys(streams) if stream]  # documents have none
+        named = tuple(Named(stream, self._path(stream)) for stream in numbers)
+        self._report.damages.append(Finding(name, what, position, named))
 
     def _path(self, stream: int) -> str | None:
+        if stream in self._created:
+            return self._created[stream]
         if self._db is None:
             return None
         row = self._db.execute("SELECT path FROM streams WHERE id = ?", (stream,)).fetchone()
         return None if row is None else row[0]
 
-    def _read(self, count: int) -> None:
-        self._report.bytes += count
-        self._progress(self._report.bytes, self._total)
+    def _tell(self, done: int) -> None:
+        """Tell how far it is, which is never less than before."""
+        self._done = max(self._done, done)
+        self._progress(self._done, self._total)
 
     # The catalog
 
-    def _catalog_damage(self, what: str, stream: int | None = None) -> None:
+    def _catalog_damage(self, what: str) -> None:
         self._report.catalog_damaged = True
-        self._found(catalog.FILE, what, stream=stream)
+        self._found(catalog.FILE, what)
 
     def _integrity(self) -> None:
         assert self._db is not None  # noqa: S101 - set by `run`
@@ -206,7 +217,7 @@ class Check:
 
     def _broken(self, stream: int, what: str) -> None:
         self._report.broken_streams.add(stream)
-        self._found(catalog.FILE, what, stream=stream)
+        self._found(catalog.FILE, what, None, stream)
 
     # Segments
 
@@ -223,8 +234,11 @@ class Check:
             if reason is not None:
                 self._found(file.path, reason, 0)
                 self._report.broken_streams.update(extent.stream for extent in extents)
+            before = self._done
             for extent in extents:
                 self._extent(file, extent)
+                self._tell(before + min(extent.position + extent.length, file.size))
+            self._tell(before + file.size)
 
     def _extents_in(self, number: int) -> list[Extent]:
         assert self._db is not None  # noqa: S101 - set by `run`
@@ -251,7 +265,6 @@ class Check:
                 extent.start + first,
                 extent.start + last,
             )
-        self._read(extent.length + EXTENT_HEADER)
 
     def _damaged_extent(
         self, extent: Extent, file: Path, position: int, begin: int, end: int
@@ -280,7 +293,11 @@ class Check:
         ends = Ends(self._db)
         living = Living(self._db)
         folder = Path("journal")
-        for path, item in read_journals(list(self._usable_journals())):
+        files = list(self._usable_journals())
+        sizes = accumulate((path.stat().st_size for path in files), initial=self._done)
+        before = dict(zip(files, sizes, strict=False))
+        for path, item in read_journals(files):
+            self._tell(before[path] + item.position)
             name = str(folder / path.name)
             if isinstance(item, Torn):
                 if not self._view.live:
@@ -290,18 +307,23 @@ class Check:
                     )
             elif isinstance(item, Damage):
                 what = f"bytes {item.position} to {item.end} don't hold what their checksum says"
-                self._found(name, what, item.position, next(iter(owners(path, item).streams), None))
+                self._found(name, what, item.position, *owners(path, item).streams)
             else:
                 self._report.records += 1
                 living.follow(item.body)
-                try:
-                    wrong = ends.follow(decode(item.body))
-                except DamagedRecord as error:
-                    wrong = str(error)
+                wrong = self._follow(ends, item.body)
                 if wrong is not None and self._db is not None:
                     self._found(name, wrong, item.position, stream_of(item.body))
-                self._read(len(item.body))
         self._report.streams = living.count
+
+    def _follow(self, ends: "Ends", body: bytes) -> str | None:
+        try:
+            record = decode(body)
+        except DamagedRecord as error:
+            return str(error)
+        if isinstance(record, CreateRecord):
+            self._created[record.stream] = record.meta.path
+        return ends.follow(record)
 
     def _usable_journals(self) -> Iterator[Path]:
         for path in self._view.journals:

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged
-from headwater.storage.disk import catalog, journal, segments
+from headwater.storage.disk import catalog
+from headwater.storage.disk.journal import CRC, FILE_HEADER, HEADER_COPY
+from headwater.storage.disk.mending import HIDDEN
 from headwater.storage.disk.view import is_running, read_only, require_data
 
 
@@ -22,6 +25,8 @@ class Figures(msgspec.Struct, frozen=True):
     streams: int
     deleted_streams: int
     """Deleted, and kept for their forks."""
+    cut_streams: int
+    """Streams that a repair has cut, and that go on under a new number."""
     closed_streams: int
     forks: int
     stream_bytes: int
@@ -40,8 +45,9 @@ class Figures(msgspec.Struct, frozen=True):
     journal_from: int
     catalog_bytes: int
     formats: dict[str, int]
+    """The newest that there is of each kind of file."""
     metrics: dict[str, Any]
-    """As the engine saved them at its last checkpoint."""
+    """As the engine saved them at its last checkpoint, or when it recovered."""
 
 
 def figures(folder: Path) -> Figures:
@@ -59,10 +65,15 @@ def _figures(folder: Path, db: sqlite3.Connection, *, running: bool) -> Figures:
     meta = dict(db.execute("SELECT key, value FROM meta"))
     if meta["version"] > catalog.VERSION:
         raise NewerFormat(str(folder / catalog.FILE), meta["version"], catalog.VERSION)
-    streams, deleted, closed, forks, size = db.execute(
-        "SELECT count(*), coalesce(sum(deleted), 0), coalesce(sum(closed), 0), "
-        "coalesce(sum(source != 0), 0), coalesce(sum(end - start), 0) FROM streams"
+    streams, closed, forks = db.execute(
+        "SELECT count(*), coalesce(sum(closed), 0), coalesce(sum(origin IS NOT NULL), 0) "
+        "FROM streams WHERE NOT deleted"
     ).fetchone()
+    kept, cut = db.execute(
+        "SELECT count(*), coalesce(sum(path GLOB ?), 0) FROM streams WHERE deleted",
+        (HIDDEN.format("*"),),
+    ).fetchone()
+    (size,) = db.execute("SELECT coalesce(sum(end - start), 0) FROM streams").fetchone()
     extents, most, owners = db.execute(
         "SELECT coalesce(sum(n), 0), coalesce(max(n), 0), count(*) "
         "FROM (SELECT count(*) AS n FROM extents GROUP BY stream)"
@@ -76,8 +87,9 @@ def _figures(folder: Path, db: sqlite3.Connection, *, running: bool) -> Figures:
         directory=str(folder),
         running=running,
         process=_process(folder) if running else None,
-        streams=streams - deleted,
-        deleted_streams=deleted,
+        streams=streams,
+        deleted_streams=kept - cut,
+        cut_streams=cut,
         closed_streams=closed,
         forks=forks,
         stream_bytes=size,
@@ -94,8 +106,8 @@ def _figures(folder: Path, db: sqlite3.Connection, *, running: bool) -> Figures:
         catalog_bytes=sum(_sizes(folder, f"{catalog.FILE}*")),
         formats={
             "catalog": int(meta["version"]),
-            "journal": journal.VERSION,
-            "segments": segments.VERSION,
+            **_newest("journal", folder / "journal", "*.log"),
+            **_newest("segments", folder / "segments", "*.seg"),
         },
         metrics=json.loads(meta.get("metrics") or "{}"),
     )
@@ -110,6 +122,27 @@ def _sizes(folder: Path, pattern: str) -> list[int]:
         except FileNotFoundError:
             continue
     return sizes
+
+
+def _newest(kind: str, folder: Path, pattern: str) -> dict[str, int]:
+    """Read the formats of all files of a kind, of which there may be none."""
+    versions = [version for path in folder.glob(pattern) if (version := _version(path)) is not None]
+    return {kind: max(versions)} if versions else {}
+
+
+def _version(path: Path) -> int | None:
+    """Read the format of a journal file or a segment, whose headers are alike; None if damaged."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_COPY)
+    except FileNotFoundError:
+        return None
+    if len(header) < HEADER_COPY or header[FILE_HEADER.size :] != CRC.pack(
+        crc32(header[: FILE_HEADER.size])
+    ):
+        return None
+    version: int = FILE_HEADER.unpack_from(header)[1]
+    return version
 
 
 def _process(folder: Path) -> int | None:

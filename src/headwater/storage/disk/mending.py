@@ -19,13 +19,12 @@ from headwater.protocol.content_types import media_type
 from headwater.protocol.framing import cut as framing_cut
 from headwater.protocol.offsets import Lineage
 from headwater.storage.disk.catalog import StreamRow, dump, load
-from headwater.storage.disk.checking import whose
 from headwater.storage.disk.rebuilding import all_streams, put_meta, put_streams
-from headwater.storage.disk.scanning import OpenSegment
+from headwater.storage.disk.scanning import Named, OpenSegment, whose
 from headwater.storage.disk.segments import Extent, SegmentWriter
 from headwater.storage.disk.view import open_segments
 
-_HIDDEN: Final = "__ds/damaged/{}"
+HIDDEN: Final = "__ds/damaged/{}"
 """No request can name such a path."""
 _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
@@ -177,9 +176,7 @@ class Mender:
                 continue
             end = self.mend(row.id, row.start, row.end, row.content_type)
             if end < row.end:
-                self.dropped.append(
-                    f"Bytes {end} to {row.end}{whose(row.id, row.path)} are dropped."
-                )
+                self.dropped.append(f"Bytes {end} to {row.end}{_whose(row)} are dropped.")
                 put_streams(self._db, [row._replace(end=end)])
                 self.cut(row.id)
 
@@ -210,7 +207,7 @@ class Mender:
         for row in rows.values():
             if row.source and row.source not in rows:
                 self.dropped.append(
-                    f"Bytes 0 to {row.start}{whose(row.id, row.path)} are dropped: they belonged "
+                    f"Bytes 0 to {row.start}{_whose(row)} are dropped: they belonged "
                     f"to stream {row.source}, which is lost."
                 )
                 put_streams(self._db, [row._replace(source=0, origin=None, inherited=None)])
@@ -225,7 +222,7 @@ class Mender:
             if row.source in moved:
                 shift, source = moved[row.source]
                 self.dropped.append(
-                    f"Bytes 0 to {shift}{whose(row.id, row.path)} are dropped: they came from "
+                    f"Bytes 0 to {shift}{_whose(row)} are dropped: they came from "
                     f"stream {row.source}, which has lost them."
                 )
             elif not row.source and row.start:
@@ -262,7 +259,7 @@ class Mender:
             if row.source and row.start > ends[row.source]:
                 end = ends[row.source]
                 self.dropped.append(
-                    f"Bytes {end} to {row.end}{whose(row.id, row.path)} are dropped: they lie "
+                    f"Bytes {end} to {row.end}{_whose(row)} are dropped: they lie "
                     f"behind what is lost of stream {row.source}, of which it is a fork."
                 )
                 self.cut(row.id)
@@ -287,7 +284,7 @@ class Mender:
         put_streams(
             self._db,
             [
-                old._replace(path=_HIDDEN.format(row.id), deleted=1, deadline=None),
+                old._replace(path=HIDDEN.format(row.id), deleted=1, deadline=None),
                 row._replace(
                     id=number, start=end, end=end, source=row.id, inherited=dump(heir.inherited)
                 ),
@@ -308,6 +305,10 @@ class Mender:
     def _payload(self, number: int, used: int) -> int:
         file = self._files.get(number)
         return used if file is None else max(used, sum(extent.length for extent in file.extents()))
+
+
+def _whose(row: StreamRow) -> str:
+    return whose(Named(row.id, row.path))
 
 
 def holds_messages(lines: list[bytes]) -> bool:

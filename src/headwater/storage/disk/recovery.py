@@ -9,6 +9,8 @@ synced. It is made durable before anyone sees it (docs/decisions/0047).
 """
 
 import logging
+import sqlite3
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +18,7 @@ from typing import Final
 
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import faults
-from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.catalog import Catalog, CatalogFailed
 from headwater.storage.disk.files import sync, sync_directory
 from headwater.storage.disk.journal import journal_numbers, journal_path, make_durable, retire
 from headwater.storage.disk.journal_reading import Damage, check_header, never_used
@@ -29,9 +31,10 @@ from headwater.storage.disk.records import (
     KeepRecord,
     Record,
     decode,
+    stream_of,
 )
 from headwater.storage.disk.registry import Registry
-from headwater.storage.disk.scanning import Torn, read_journals
+from headwater.storage.disk.scanning import Named, Torn, owners, read_journals, whose
 from headwater.storage.disk.segments import START as SEGMENT_START
 from headwater.storage.disk.segments import check_header as check_segment_header
 from headwater.storage.disk.segments import segment_numbers, segment_path
@@ -82,6 +85,9 @@ def recover(
     metrics.recovery_seconds = perf_counter() - started
     if replay.records:
         log.info("recovered records=%d seconds=%.3f", replay.records, metrics.recovery_seconds)
+        # Told by `headwater info`; where it can't be kept, that is no reason not to start.
+        with suppress(CatalogFailed, sqlite3.DatabaseError):
+            catalog.put("metrics", metrics.dump())
     return number
 
 
@@ -94,7 +100,8 @@ def _replay(files: list[Path], replay: "Replay") -> dict[Path, int]:
     for path, item in read_journals(used):
         if isinstance(item, Damage):
             reason = "a record there does not hold what its checksum says"
-            raise StoreDamaged(str(path), item.position, reason)
+            lost = replay.whose(owners(path, item).streams)
+            raise StoreDamaged(str(path), item.position, reason + lost)
         if isinstance(item, Torn):
             _cut(path, item.position)
             log.warning("cut off a torn batch file=%s position=%d", path, item.position)
@@ -102,7 +109,8 @@ def _replay(files: list[Path], replay: "Replay") -> dict[Path, int]:
         try:
             replay.apply(decode(item.body))
         except DamagedRecord as error:
-            raise StoreDamaged(str(path), item.position, str(error)) from error
+            reason = f"{error}{replay.whose([stream_of(item.body)])}"
+            raise StoreDamaged(str(path), item.position, reason) from error
         ends[path] = item.end
     replay.finish()
     return ends
@@ -167,7 +175,7 @@ class Replay:
             return
         found = registry.numbered(record.stream)
         if found is None:
-            raise DamagedRecord(f"stream {record.stream} is not known")
+            raise DamagedRecord("it belongs to a stream that is not known")
         if isinstance(record, DeleteRecord):
             if not found.deleted:
                 registry.deleted(found)
@@ -178,11 +186,18 @@ class Replay:
         if record.start < stream.log.end or (not record.data and stream.durable_closed):
             return
         if record.start > stream.log.end:
-            raise DamagedRecord(
-                f"bytes {stream.log.end} to {record.start} of stream {stream.number} are missing"
-            )
+            raise DamagedRecord(f"bytes {stream.log.end} to {record.start} before it are missing")
         self._registry.appended(stream, record.data, record.extras, record.now)
         self._touched[stream.number] = stream
+
+    def whose(self, streams: Iterable[int]) -> str:
+        """Name streams, by what the catalog and the journal up to here know."""
+        numbers = [number for number in dict.fromkeys(streams) if number]
+        return whose(*(Named(number, self._path(number)) for number in numbers))
+
+    def _path(self, number: int) -> str | None:
+        stream = self._registry.numbered(number)
+        return None if stream is None else stream.path
 
     def finish(self) -> None:
         """Let the streams go on from where the journal ends."""

@@ -15,8 +15,8 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -41,9 +41,24 @@ from headwater.storage.disk.rebuilding import (
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.replaying import Found, SalvagingReplay
 from headwater.storage.disk.segments import segment_numbers, segment_path
-from headwater.storage.disk.view import View, open_segments, require_data, take_view
+from headwater.storage.disk.view import (
+    View,
+    copy_file,
+    open_segments,
+    require_data,
+    room_in,
+    take_view,
+)
 
 _WORK: Final = "repairing"
+
+Begin = Callable[[str], Progress]
+"""Told what begins; gives whom to tell how far it is."""
+
+
+def begin_silently(_label: str) -> Progress:
+    """Tell nobody."""
+    return no_progress
 
 
 class Repair(msgspec.Struct):
@@ -64,37 +79,47 @@ class Repair(msgspec.Struct):
     def install(self) -> Path:
         """Put the repaired state in the place of the damaged one; gives where that one is kept."""
         assert self._made is not None  # noqa: S101 - only asked for where it is needed
-        return _Installation(self.folder, self._made, self.report).run()
+        with _room(self.folder):
+            return _Installation(self.folder, self._made, self.report).run()
 
 
 @contextmanager
-def prepare(folder: Path, progress: Progress = no_progress) -> Iterator[Repair]:
+def prepare(folder: Path, begin: Begin = begin_silently) -> Iterator[Repair]:
     """Work out a repair, holding the directory's lock; `install` it within the block."""
     require_data(folder)
     work = folder / _WORK
     with DirectoryLock(folder):
-        report = check(folder, progress, live=False)
+        report = check(folder, begin("Checking"), live=False)
         repair = Repair(folder, report)
         if not report.damages:
             yield repair
             return
         shutil.rmtree(work, ignore_errors=True)
         try:
-            with take_view(folder, work / "old", live=False) as view, ExitStack() as held:
-                _Making(repair, view, work / "new", held, progress).run()
+            with (
+                _room(folder),
+                take_view(folder, work / "old", live=False) as view,
+                ExitStack() as held,
+            ):
+                _Making(repair, view, work / "new", held, begin).run()
             yield repair
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+def _room(folder: Path) -> AbstractContextManager[None]:
+    return room_in(folder, "what is repaired", "make some, and repair it again")
 
 
 class _Making:
     """Makes the repaired state in a folder of its own."""
 
     def __init__(
-        self, repair: Repair, view: View, made: Path, held: ExitStack, progress: Progress
+        self, repair: Repair, view: View, made: Path, held: ExitStack, begin: Begin
     ) -> None:
         self._repair = repair
-        self._progress = progress
+        self._begin = begin
+        self._progress = begin("Working out the repair")
         self._report = repair.report
         self._view = view
         self._made = made
@@ -135,6 +160,7 @@ class _Making:
             self._repair.streams = sum(not row.deleted for row in all_streams(db))
         self._repair.dropped += [*replay.dropped, *mender.dropped]
         self._repair.recovered += replay.recovered
+        self._told(self._total)
         self._verify(needed)
         self._repair._made = self._made
 
@@ -207,7 +233,7 @@ class _Making:
             target = segment_path(self._segments, number)
             if not target.exists():
                 _link(segment_path(self._view.folder / "segments", number), target)
-        left = check(self._made, self._progress, live=False).damages
+        left = check(self._made, self._begin("Checking the result"), live=False).damages
         if left:
             raise StoreError(
                 f"The repair would leave damage behind, so nothing was changed: {left[0]}. "
@@ -299,5 +325,5 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _copy(path: Path, target: Path) -> None:
-    shutil.copyfile(path, target)
+    copy_file(path, target)
     sync_file(target)

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from headwater.errors import StoreDamaged
 from headwater.storage.bytelog import ByteLog
-from headwater.storage.disk.checking import whose
 from headwater.storage.disk.journal_reading import Damage, check_header, never_used
 from headwater.storage.disk.mending import guess
 from headwater.storage.disk.records import (
@@ -26,9 +25,11 @@ from headwater.storage.disk.records import (
 )
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.scanning import (
+    Named,
     Torn,
     owners,
     read_journals,
+    whose,
 )
 from headwater.storage.disk.streams import DiskStream
 
@@ -71,9 +72,10 @@ class SalvagingReplay:
         for number in list(self._found):
             self._materialise(number)
         for (number, path_of), count in self._lost.items():
+            stream = whose(Named(number, path_of or None))
             self.dropped.append(
-                f"{count} appends with {self._lost_bytes[number]} bytes"
-                f"{whose(number, path_of or None)} are dropped: they lie behind what is lost."
+                f"{count} appends with {self._lost_bytes[number]} bytes{stream} are dropped: they "
+                "lie behind what is lost."
             )
 
     def _usable(self, files: list[Path]) -> Iterator[Path]:
@@ -96,7 +98,7 @@ class SalvagingReplay:
                 complete = complete and number in self._found
             else:
                 self.holed.add(number)
-            named.append(whose(number, None if stream is None else stream.path))
+            named.append(whose(Named(number, None if stream is None else stream.path)))
         line = (
             f"journal/{path.name}, bytes {damage.position} to {damage.end}: what does not hold its "
             f"checksum is dropped{','.join(named)}."

@@ -6,6 +6,7 @@ of a segment are found by their own headers, and checked block by block.
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,6 +31,9 @@ _WINDOW: Final = 1 << 20
 _SUM: Final = 4
 _BATCH_MARK: Final = b"BTCH"
 _EXTENT_MARK: Final = b"EXTN"
+_MOST_NAMED: Final = 5
+_MAX_STREAM: Final = 2**56
+"""No stream has such a number; SQLite takes none that is much larger."""
 _KINDS: Final = (CREATE, APPEND, DELETE, KEEP)
 
 
@@ -83,14 +87,45 @@ def owners(path: Path, damage: Damage) -> Owners:
             head = os.pread(fd, HEADER.size + MIN_LENGTH, at)
             if len(head) < HEADER.size + MIN_LENGTH or head[HEADER.size] not in _KINDS:
                 break
+            number = stream_of(head[HEADER.size :])
+            if number >= _MAX_STREAM:
+                break
             if head[HEADER.size] != KEEP:
-                found.append(stream_of(head[HEADER.size :]))
+                found.append(number)
             length, _ = HEADER.unpack_from(head)
             at += HEADER.size + length
     return Owners(found, complete=at == damage.end)
 
 
+class Named(NamedTuple):
+    """A stream by its number, and by its path where that is known."""
+
+    stream: int
+    path: str | None
+
+    def __str__(self) -> str:
+        return f"stream {self.stream}" + ("" if self.path is None else f", {self.path}")
+
+
+def whose(*streams: Named) -> str:
+    """Name the streams that something is about: a few of them, and how many more there are."""
+    names = [str(stream) for stream in streams[:_MOST_NAMED]]
+    if len(streams) > len(names):
+        names.append(f"and {len(streams) - len(names)} more")
+    return f" ({'; '.join(names)})" if names else ""
+
+
 # Segments
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file where it can't be used: the system does so only when it opens one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 class OpenSegment(NamedTuple):
@@ -104,27 +139,32 @@ class OpenSegment(NamedTuple):
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
+    def pread(self, length: int, position: int) -> bytes:
+        """Read so much of the file, or up to its end."""
+        with naming(self.path):
+            return os.pread(self.fd, length, position)
+
     def header_damage(self) -> str | None:
         """Say what is wrong with the header of the file; a newer version is refused."""
         try:
-            segments.check_header(self.path, os.pread(self.fd, segments.START, 0))
+            segments.check_header(self.path, self.pread(segments.START, 0))
         except StoreDamaged as damage:
             return damage.reason
         return None
 
     def holds(self, extent: Extent) -> bool:
         """Tell whether an extent's own header says what the catalog says."""
-        header = os.pread(self.fd, EXTENT_HEADER, extent.position - EXTENT_HEADER)
+        header = self.pread(EXTENT_HEADER, extent.position - EXTENT_HEADER)
         return parse_extent_header(header) == (extent.stream, extent.start, extent.length)
 
     def damaged_blocks(self, extent: Extent) -> Iterator[tuple[int, int]]:
         """Give the blocks of an extent, from byte to byte, that don't hold what they should."""
         count = -(-extent.length // BLOCK)
-        sums = os.pread(self.fd, count * _SUM, extent.position + extent.length)
+        sums = self.pread(count * _SUM, extent.position + extent.length)
         for index in range(count):
             first = index * BLOCK
             last = min(first + BLOCK, extent.length)
-            block = os.pread(self.fd, last - first, extent.position + first)
+            block = self.pread(last - first, extent.position + first)
             stored = sums[index * _SUM : (index + 1) * _SUM]
             if len(block) != last - first or stored != crc32(block).to_bytes(_SUM, "little"):
                 yield first, last
@@ -136,14 +176,14 @@ class OpenSegment(NamedTuple):
 
     def read(self, extent: Extent, length: int) -> bytes:
         """Read an extent, up to a length."""
-        return os.pread(self.fd, length, extent.position)
+        return self.pread(length, extent.position)
 
     def extents(self) -> Iterator[Extent]:
         """Find extents by their own headers; damaged ones are skipped."""
         size = self.size
         at: int | None = segments.START
         while at is not None and at + EXTENT_HEADER <= size:
-            found = parse_extent_header(os.pread(self.fd, EXTENT_HEADER, at))
+            found = parse_extent_header(self.pread(EXTENT_HEADER, at))
             if found is None:
                 at = self._next_mark(at + 1, size)
                 continue
@@ -154,7 +194,7 @@ class OpenSegment(NamedTuple):
 
     def _next_mark(self, position: int, size: int) -> int | None:
         while position < size:
-            piece = os.pread(self.fd, _WINDOW + EXTENT_HEADER, position)
+            piece = self.pread(_WINDOW + EXTENT_HEADER, position)
             at = piece.find(_EXTENT_MARK)
             while at >= 0:
                 if parse_extent_header(piece[at : at + EXTENT_HEADER]) is not None:

@@ -23,7 +23,6 @@ So catalog, segments and journal of a view fit together, as if the server had be
 import fcntl
 import os
 import resource
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -35,16 +34,19 @@ from urllib.parse import quote
 import msgspec
 
 from headwater.errors import NewerFormat, StoreError
-from headwater.storage.disk import catalog
-from headwater.storage.disk.journal import journal_numbers, journal_path
-from headwater.storage.disk.journal_reading import Damage, never_used, read_journal
-from headwater.storage.disk.scanning import OpenSegment
+from headwater.storage.disk import catalog, journal
+from headwater.storage.disk.files import NO_ROOM
+from headwater.storage.disk.journal import ZEROS, journal_numbers, journal_path
+from headwater.storage.disk.journal_reading import Damage, never_used, read_journal, seed_of
+from headwater.storage.disk.scanning import OpenSegment, naming
 from headwater.storage.disk.segments import segment_numbers, segment_path
 
 _TRIES: Final = 200
 _COPY_TRIES: Final = 5
 _PAUSE: Final = 0.02
 _SPARE_FILES: Final = 32
+_PIECE: Final = 64 * 1024
+_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 class View(msgspec.Struct):
@@ -113,6 +115,24 @@ def any_text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def is_full(error: Exception) -> bool:
+    """Tell an error that more room would help against."""
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM
+    return getattr(error, "sqlite_errorcode", None) in _FULL
+
+
+@contextmanager
+def room_in(folder: Path, what: str, advice: str) -> Iterator[None]:
+    """Say where room is lacking for what a block writes, and what to do about it."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        if not is_full(error):
+            raise
+        raise StoreError(f"There is not enough room in '{folder}' for {what}: {advice}.") from error
+
+
 @contextmanager
 def take_view(folder: Path, scratch: Path, *, live: bool | None = None) -> Iterator[View]:
     """Hold a view for a block; copies of the catalog and the journal are put into `scratch`."""
@@ -129,6 +149,8 @@ def _take(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> View:
         try:
             view = _take_once(folder, scratch, held, live=live)
         except sqlite3.DatabaseError as error:
+            if is_full(error):
+                raise
             (scratch / catalog.FILE).unlink(missing_ok=True)
             held.close()
             return _without_catalog(folder, scratch, held, str(error), live=live)
@@ -147,8 +169,9 @@ def _take_once(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> V
     if not (folder / catalog.FILE).exists():
         raise sqlite3.DatabaseError("the file is missing")
     with closing(read_only(folder, live=live)) as connection:
-        connection.execute("BEGIN")
-        state = _state(connection)
+        with room_in(folder, "what SQLite needs to read the catalog", "make some"):
+            connection.execute("BEGIN")
+            state = _state(connection)
         if state.version > catalog.VERSION:
             raise NewerFormat(str(folder / catalog.FILE), state.version, catalog.VERSION)
         first = state.journal_from
@@ -212,13 +235,39 @@ def _copy_journals(folder: Path, scratch: Path, numbers: list[int]) -> dict[int,
         stale.unlink()
     copies = {}
     for number in sorted(numbers, reverse=True):
+        original = journal_path(folder / "journal", number)
         copy = journal_path(scratch / "journal", number)
         try:
-            shutil.copyfile(journal_path(folder / "journal", number), copy)
+            copy_file(original, copy)
         except FileNotFoundError:
             continue
+        _refuse_newer(copy, original)
         copies[number] = copy
     return copies
+
+
+def copy_file(original: Path, copy: Path) -> None:
+    """Copy a file; zeros, which a journal file is filled with, take no room in the copy."""
+    with original.open("rb", buffering=0) as old, copy.open("wb") as new:
+        while True:
+            with naming(original):
+                piece = old.read(_PIECE)
+            if not piece:
+                break
+            with naming(copy):
+                if piece == ZEROS[: len(piece)]:
+                    new.seek(len(piece), os.SEEK_CUR)
+                else:
+                    new.write(piece)
+        new.truncate()
+
+
+def _refuse_newer(copy: Path, original: Path) -> None:
+    """Refuse a journal file of a newer version, by the name that is known outside."""
+    try:
+        seed_of(copy)
+    except NewerFormat as error:
+        raise NewerFormat(str(original), error.version, journal.VERSION) from None
 
 
 def _looks_damaged(path: Path) -> bool:
