@@ -403,6 +403,31 @@ def test_offsets_that_lie_the_wrong_way_round_are_refused(
     assert rows(server.url, room, startingOffsets=begin, endingOffsets=begin) == []
 
 
+def test_a_query_can_not_begin_behind_the_end_of_a_stream(
+    server: ServerProcess, client: Client, room: str
+) -> None:
+    path = f"{room}/s"
+    client.stream(path).create(data=b"[1]")
+    epoch = client.stream(path).head().offset.split("_")[0]
+    starts = json.dumps({path: f"{epoch}_{500:016d}"})
+    for lossy in ("true", "false"):
+        reader = following(server.url, path, startingOffsets=starts, failOnDataLoss=lossy)
+        with pytest.raises(BadOption, match="does not have that offset"):
+            reader.initialOffset()
+        reader.stop()
+
+
+def test_a_named_stream_that_is_not_there_yet_is_told_of_and_read_later(
+    server: ServerProcess, client: Client, room: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = following(server.url, f"{room}/late", waitSeconds="0")
+    assert reader.latestOffset({}, ReadAllAvailable()) == {}
+    assert f"there is no stream '{room}/late' yet" in caplog.text
+    client.stream(f"{room}/late").create(data=b"[1]")
+    assert list(reader.latestOffset({}, ReadAllAvailable())) == [f"{room}/late"]
+    reader.stop()
+
+
 def test_a_query_may_name_more_streams_than_a_request_holds(
     server: ServerProcess, client: Client, room: str
 ) -> None:

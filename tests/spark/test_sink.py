@@ -112,6 +112,38 @@ def test_numbers_that_json_has_not_fail_the_write(
     assert len(list(client.stream(f"{room}/bad").read().items())) == 19
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("{room}//b", "no path of a stream"),
+        ("{room}/b/", "no path of a stream"),
+        ("{room}/../b", "no path of a stream"),
+        ("{room}/\u0007", "no path of a stream"),
+        ("{room}/" + "x" * 5000, "longer than"),
+    ],
+    ids=["empty part", "empty end", "upwards", "control", "long"],
+)
+def test_a_row_with_a_path_that_no_stream_can_have_leaves_nothing(
+    spark: SparkSession, server: ServerProcess, client: Client, room: str, path: str, message: str
+) -> None:
+    rows = [(f"{room}/a", "1"), (path.format(room=room), "2")]
+    df = spark.createDataFrame(rows, "stream string, value string")
+    with pytest.raises(PySparkException, match=message):
+        write(df, server)
+    assert not list(client.streams(f"{room}/**"))
+
+
+def test_a_query_has_no_write_id(
+    reads: Reads, server: ServerProcess, client: Client, room: str, tmp_path: Path
+) -> None:
+    client.stream(f"{room}/in").create(data=b"[1]")
+    writer = reads.stream(f"{room}/in").select("value").writeStream.format("headwater")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = writer.options(url=server.url, stream=f"{room}/out", writeId="x")
+    with pytest.raises(PySparkException, match="a query has an id of its own"):
+        writer.start().awaitTermination(PATIENCE)
+
+
 @pytest.mark.parametrize("path", ["{other}/v1/stream/stolen", "__ds/subscriptions/x"])
 def test_a_row_goes_to_a_stream_of_this_server_or_nowhere(
     spark: SparkSession, server: ServerProcess, room: str, path: str

@@ -23,8 +23,9 @@ from headwater.spark.layout import Layout
 _NUMBERS: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.DoubleType)
 _OTHERS: Final = (t.StringType, t.BooleanType)
 _SPACE, _LINE_BREAK = b" \n"
-_SURROGATES: Final = (b"\\ud", b"\\uD")
-"""Escapes of characters in two halves, of which it takes some for another character."""
+_UNFIT: Final = (b"\\ud", b"\\uD", b"\\u0000")
+"""Escapes that it can't be given: of characters in two halves, of which it takes some for another
+character, and of NUL, which ends the whole process where it stands in a value of the wrong type."""
 
 
 def is_plain(kind: t.DataType) -> bool:
@@ -61,7 +62,7 @@ class ArrowReader:
 
     def columns(self, layout: Layout, schema: pa.Schema) -> dict[str, pa.Array] | None:
         """Make the columns of the fields; None if a message may not fit them."""
-        if b"\\" in layout.data and any(half in layout.data for half in _SURROGATES):
+        if b"\\" in layout.data and any(each in layout.data for each in _UNFIT):
             return None
         try:
             if self._numbers is not None:

@@ -13,7 +13,7 @@ from headwater.client.messages import is_url
 from headwater.errors import BadOption, ClientError
 from headwater.protocol.content_types import JSON
 from headwater.protocol.globs import ANY, ONE, matches
-from headwater.protocol.paths import RESERVED
+from headwater.protocol.paths import parse_path, url_path
 
 log: Final = logging.getLogger("headwater.spark")
 
@@ -22,6 +22,8 @@ Position = Literal["earliest", "latest"]
 
 MODES: Final = ("raw", "state", "runs", "json")
 VALUE_TYPES: Final = ("string", "binary", "variant")
+_LONGEST: Final = 1 << 20
+"""No path of a stream has so many bytes."""
 SPLIT_BYTES: Final = 64 * 1024 * 1024
 WAIT_SECONDS: Final = 1.0
 MAX_WAIT: Final = 20.0
@@ -154,8 +156,11 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def is_path(stream: str) -> bool:
-    """Tell the path of a stream from a URL, and from what the server keeps for itself."""
-    return not is_url(stream) and stream.split("/", 1)[0] != RESERVED
+    """Tell the path of a stream from a URL, and from what no server takes for one.
+
+    How long it may be is the server's to say.
+    """
+    return not is_url(stream) and isinstance(parse_path(url_path(stream, "/"), "/", _LONGEST), str)
 
 
 def is_glob(path: str) -> bool:

@@ -121,11 +121,23 @@ class Planner:
         for path in changed.gone:
             self.tails.pop(path, None)
 
+    @property
+    def missing(self) -> list[str]:
+        """The streams that were named and are not there."""
+        streams = self.options.streams
+        return [path for path in streams if not is_glob(path) and path not in self.tails]
+
     def require_named(self) -> None:
         """Refuse a stream that was named and is not there."""
-        for path in self.options.streams:
-            if not is_glob(path) and path not in self.tails:
-                raise BadOption("stream", f"there is no stream '{path}' at this server")
+        for path in self.missing:
+            raise BadOption("stream", f"there is no stream '{path}' at this server")
+
+    def require_starts(self) -> None:
+        """Refuse to begin behind the end of a stream."""
+        for path, tail in self.tails.items():
+            if self.starting(path) > tail:
+                there = f"'{path}' begins at {self.starting(path)} and ends at {tail}"
+                raise BadOption("startingOffsets", f"{there}: it does not have that offset")
 
     def require_order(self) -> None:
         """Refuse offsets that a stream does not have, or has the other way round."""

@@ -51,6 +51,7 @@ _VALUE: Final = "value"
 _QUERY: Final = "sql.streaming.queryId"
 _AT_ONCE: Final = 8
 """So many appends of a batch are under way at once: the server makes them durable together."""
+_USUAL_PATH: Final = 255
 _ONE_VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -96,7 +97,7 @@ class Encoder:
                 parts.setdefault(self._stream or "", []).extend(messages)
                 continue
             for stream, message in zip(batch.column(_STREAM).to_pylist(), messages, strict=True):
-                path = (stream or self._stream or "").strip("/")
+                path = stream or self._stream or ""
                 if not path:
                     raise BadRow("its column 'stream' is empty, and there is no option 'stream'")
                 if path not in parts and not is_path(path):
@@ -162,6 +163,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        if options.write_id is not None:
+            raise BadOption("writeId", "a query has an id of its own: it is for df.write")
         self.options = options
         self.encoder = Encoder(options, schema)
 
@@ -230,10 +233,24 @@ def _append(
             except RequestRefused as refused:
                 raise BatchRefused(path, _advice(refused, len(body))) from refused
 
+        _refuse_long_paths(client, order)
         for path in order[:1]:
             append(path)
         for _ in pool.map(append, order[1:]):
             pass  # whatever one of them raises is raised here
+
+
+def _refuse_long_paths(client: Client, paths: Sequence[str]) -> None:
+    """Ask the server, who says how long a path may be, before anything is appended."""
+    for path in paths:
+        if len(path) > _USUAL_PATH:
+            try:
+                client.stream(path).exists()
+            except RequestRefused as refused:
+                if refused.status not in {400, 414}:
+                    raise
+                reason = "its path is longer than the server allows, and nothing was appended."
+                raise BatchRefused(path, reason) from refused
 
 
 def _append_one(

@@ -4,8 +4,9 @@ The Spark offset is the map from stream to offset; a stream that is not in it wa
 begins at its start. Everything else that is kept here may be lost at any time.
 """
 
+import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,6 +24,8 @@ from headwater.spark.options import SourceOptions
 from headwater.spark.planning import Planner
 from headwater.spark.ranges import Range, byte_of, pack, piece_bytes, share
 from headwater.spark.reading import Ranges, read_ranges
+
+log: Final = logging.getLogger("headwater.spark")
 
 Offsets = dict[str, str]
 
@@ -61,6 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {}
         planner = self.planner
         planner.look()
+        planner.require_starts()
         starts = {path: planner.starting(path) for path in planner.tails}
         return {path: start for path, start in starts.items() if start != START}
 
@@ -72,6 +76,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self.planner
         if not planner.has_looked:
             planner.look()
+            if missing := planner.missing:
+                log.warning(
+                    "there is no stream '%s' yet: it is read once it is created count=%d",
+                    *(missing[0], len(missing)),
+                )
         end = self._reachable(start, limit)
         if not self._has_begun and start == self._initial:
             self._has_begun = True

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from headwater.errors import BadPipeline
+from headwater.spark.options import source_options
 from headwater.spark.pipelines import load, read_document, read_file
 from headwater.spark.pipelines.values import (
     Archive,
@@ -18,6 +19,7 @@ from headwater.spark.pipelines.values import (
     Publish,
     Restore,
     Snapshot,
+    Source,
     StreamTarget,
     TableTarget,
 )
@@ -211,6 +213,28 @@ content = 1
     ]
 
 
+def test_a_field_of_a_wrong_type_hides_no_other_problem(tmp_path: Path) -> None:
+    text = "master = 1\nremote = 2\n[source]\nstream = 'a'\nschema = 'n long'\n"
+    text += "[[transform]]\nname = 'x'\n[target]\nkind = 'archive'\nfolder = 'f'\n"
+    told = problems(tmp_path, text)
+    assert told[:2] == [
+        "error: master: expected `str | null`, got `int`",
+        "error: remote: expected `str | null`, got `int`",
+    ]
+    assert {one.partition(": ")[2].partition(":")[0] for one in told[2:]} == {
+        "source.schema",
+        "transform",
+        "transform 1",
+    }
+    within = problems(tmp_path, text.replace("'a'", "1").replace("'n long'", "{ n = 1 }"))
+    assert [one.partition(": ")[2].partition(":")[0] for one in within] == [
+        "source.stream",
+        "source.schema",
+        "master",
+        "remote",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -281,3 +305,11 @@ def test_a_pipeline_is_a_frozen_value() -> None:
     pipeline = Pipeline(name="x", target=TableTarget(folder="/t"))
     with pytest.raises(AttributeError, match="immutable"):
         pipeline.name = "y"  # type: ignore[misc] # that is the point
+
+
+@pytest.mark.parametrize("streams", [("r/a,b",), ("[r]",), ("r/a", "r/b"), ("r/a",)])
+def test_the_streams_of_a_source_stay_apart_whatever_they_are_called(
+    streams: tuple[str, ...],
+) -> None:
+    options = Source(stream=streams).format_options() | {"url": "http://127.0.0.1:1"}
+    assert source_options(options).streams == streams

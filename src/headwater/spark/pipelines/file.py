@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from headwater.client import DEFAULT_URL
 from headwater.errors import BadPipeline
@@ -22,6 +22,7 @@ from headwater.spark.pipelines.values import TARGETS, Pipeline, Source, Transfor
 
 _VARIABLE: Final = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 _EXPECTED: Final = re.compile(r" - at `\$\.?(.*)`$")
+_FIELD: Final = re.compile(r"\w+")
 _NO_SESSION: Final = "SparkSession should be created first"
 _PATHS: Final = {
     "": ("checkpoint", "metrics_file"),
@@ -94,7 +95,8 @@ def read_document(
     pipeline = _section({**filled, **parts}, Pipeline, "", problems)
     if pipeline is None:
         return None, _once(problems)
-    return pipeline, problems + contradictions(pipeline)
+    is_whole = not are_fatal(problems)
+    return (pipeline if is_whole else None), _once(problems + contradictions(pipeline))
 
 
 def module_at(path: Path) -> ModuleType:
@@ -232,7 +234,10 @@ def _target(document: Any, problems: list[Problem]) -> Any:
 
 
 def _section(document: Any, kind: type[Struct], where: str, problems: list[Problem]) -> Any:
-    """Make a value of one section; None, and a problem, where that can't be."""
+    """Make a value of one section; None, and a problem, where that can't be.
+
+    A field of a wrong type is a problem, and is taken as left out, so that the others are told too.
+    """
     if isinstance(document, Mapping):
         unknown = _unknown(document, kind, where) if where else []
         problems += unknown
@@ -246,7 +251,15 @@ def _section(document: Any, kind: type[Struct], where: str, problems: list[Probl
         place = ".".join(filter(None, (where, at[1] if at else "")))
         what = _EXPECTED.sub("", text)
         problems.append(Problem(place or "pipeline", what[:1].lower() + what[1:]))
-        return None
+        wrong = _FIELD.match(at[1]) if at else None
+        if wrong is None or wrong[0] in _required(kind):
+            return None
+        rest = {name: one for name, one in document.items() if name != wrong[0]}
+        return _section(rest, kind, where, problems)
+
+
+def _required(kind: type[Struct]) -> set[str]:
+    return {field.name for field in structs.fields(kind) if field.required}
 
 
 def _unknown(document: Mapping[str, Any], kind: type[Struct], where: str) -> list[Problem]:

@@ -60,8 +60,9 @@ class Source(Server, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Give the options as `spark.readStream.format("headwater")` takes them."""
         told = self.request_options()
         if self.streams:
-            several = len(self.streams) > 1
-            told["stream"] = json.dumps(self.streams) if several else self.streams[0]
+            first = self.streams[0]
+            plain = len(self.streams) == 1 and "," not in first and not first.startswith("[")
+            told["stream"] = first if plain else json.dumps(self.streams)
         if self.mode is not None:
             told["mode"] = self.mode
         return told | {name: as_text(value) for name, value in self.options.items()}
