@@ -120,9 +120,7 @@ def run_pipelines(
         click.echo(_summary(outcome))
     failed = [outcome for outcome in outcomes if outcome.how == "failed"]
     if failed:
-        reasons = "\n".join(
-            f"Error: The pipeline {outcome.name} has failed: {outcome.reason}" for outcome in failed
-        )
+        reasons = "\n".join(f"Error: {_failure(outcome)}" for outcome in failed)
         more = f"What Spark says itself is in {log}"
         click.echo(f"{reasons}\n{more}\nGo on, once that is mended, with: {again}", err=True)
         raise SystemExit(1)
@@ -136,6 +134,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.last_words = ""
+        """What has failed so far: it is told also where the second signal leaves no time."""
         self._before: dict[int, Any] = {}
         self._stderr = 2
 
@@ -163,7 +163,8 @@ class StopRequest:
             text = "\nStopping after this batch; once more stops at once, which loses nothing.\n"
             os.write(self._stderr, text.encode())
         else:
-            os.write(self._stderr, b"\nStopped at once; the batch is done again by the next run.\n")
+            text = "\nStopped at once; the batch is done again by the next run.\n"
+            os.write(self._stderr, f"{text}{self.last_words}".encode())
             os._exit(128 + number)  # Spark's Java ends with us
 
 
@@ -282,8 +283,16 @@ def _watch(runner: "Runner", stop: StopRequest, progress: Progress) -> None:
     is_terminal = sys.stderr.isatty()
     next_line = time.monotonic() + _LINE_SECONDS
     last = ""
+    told: set[str] = set()
     while _goes_on(runner, stop):
-        text = "  |  ".join(_told(outcome) for outcome in runner.outcomes())
+        outcomes = runner.outcomes()
+        for outcome in outcomes:
+            if outcome.how == "failed" and outcome.name not in told:
+                told.add(outcome.name)
+                stop.last_words += f"Error: {_failure(outcome)}\n"
+                progress.clear()
+                click.echo(f"{_failure(outcome)} The others stop after their batch.", err=True)
+        text = "  |  ".join(_told(outcome) for outcome in outcomes)
         if is_terminal:
             progress.show(text[: shutil.get_terminal_size().columns - 1])
         elif time.monotonic() >= next_line and text != last:
@@ -298,6 +307,10 @@ def _goes_on(runner: "Runner", stop: StopRequest) -> bool:
     if stop.number is not None and not runner.is_stopping:
         runner.ask_to_stop()
     return runner.look()
+
+
+def _failure(outcome: "Outcome") -> str:
+    return f"The pipeline {outcome.name} has failed: {outcome.reason}"
 
 
 def _told(outcome: "Outcome") -> str:

@@ -146,6 +146,48 @@ def test_a_missing_module_is_told(pipelines: Pipelines) -> None:
             "error: target.partition_by: there is no column 'm'; there are n, word",
         ),
         (
+            {
+                "transform": [{"sql": "SELECT n AS `a.b` FROM source"}],
+                "target": {"kind": "table", "folder": "t", "format": "parquet"},
+            },
+            "error: target: the column 'a.b' has a dot in its name: rename it with AS",
+        ),
+        (
+            {
+                "transform": [{"sql": "SELECT n AS a, n AS A FROM source"}],
+                "target": {"kind": "table", "folder": "t", "format": "parquet"},
+            },
+            "error: target: 'a' and 'A' would be one column: rename one of them with AS",
+        ),
+        (
+            {
+                "transform": [{"sql": "SELECT array(named_struct('a', n, 'A', n)) s FROM source"}],
+                "target": {"kind": "table", "folder": "t"},
+            },
+            "error: target: 'a' and 'A' would be one column: rename one of them with AS",
+        ),
+        (
+            {
+                "transform": [{"sql": "SELECT n AS _Bucket FROM source"}],
+                "target": {"kind": "table", "folder": "t"},
+            },
+            "error: target: tables keep a column '_bucket' for themselves: rename it with AS",
+        ),
+        (
+            {
+                "transform": [{"sql": "SELECT map(n, INTERVAL '1' DAY) AS i FROM source"}],
+                "target": {"kind": "table", "folder": "t"},
+            },
+            "error: target: tables of the format delta have no intervals as in the column 'i': ",
+        ),
+        (
+            {
+                "transform": [{"sql": "SELECT INTERVAL '1' YEAR AS i FROM source"}],
+                "target": {"kind": "table", "folder": "t", "format": "parquet"},
+            },
+            "error: target: tables of the format parquet have no intervals as in the column 'i': ",
+        ),
+        (
             {"target": {"kind": "stream"}},
             "error: target: option 'stream' can't be used: name a stream, or have a column",
         ),
@@ -194,3 +236,12 @@ def test_what_spark_finds_is_told(
     assert len(problems) == 1
     assert problems[0].startswith(problem)
     assert "\n" not in problems[0]
+
+
+def test_a_table_gets_whatever_its_format_holds(pipelines: Pipelines, spark: SparkSession) -> None:
+    pipelines.feed("one", b'[{"n":1}]')
+    sql = "SELECT n AS _bucket, INTERVAL '1' DAY AS i, named_struct('a.b', n) AS `s t` FROM source"
+    target = {"kind": "table", "folder": "t", "format": "parquet"}
+    pipeline = pipelines.make(transform=[{"sql": sql}], target=target)
+    assert found(spark, pipeline) == []
+    assert pipelines.run_one(pipeline).figures.rows == 1

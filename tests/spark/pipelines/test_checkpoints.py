@@ -98,6 +98,17 @@ def test_what_has_changed_under_a_checkpoint_is_told(
     assert all(problem.what.startswith(told) for problem in found)
 
 
+def test_another_stream_is_published_to_with_another_state() -> None:
+    before = Owner("x", "publish", "out", "http://one")
+    (problem,) = mismatches(before, Owner("x", "publish", "to", "http://one"))
+    # It would miss nothing: what was published before is read from the stream itself.
+    assert problem.what == (
+        "keeps what was read of the stream out, not of to: set another checkpoint (--state of the "
+        "command) for that one, or set the target back"
+    )
+    assert not problem.is_warning
+
+
 def tables(table_format: TableFormat) -> Pipeline:
     target = Materialize(tables="/tables", format=table_format)
     return Pipeline(name="x", source=PIPELINE.source, target=target)

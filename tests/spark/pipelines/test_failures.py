@@ -42,6 +42,17 @@ Traceback (most recent call last):
 Identifier: [id = 1, runId = 2]
 Current State: ACTIVE
 """
+JAVA = """py4j.protocol.Py4JJavaError: An error occurred while calling o85.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 \
+times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver): \
+org.apache.spark.SparkException: [WORKER] It has died. SQLSTATE: XX000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator
+Caused by: java.io.EOFException
+\t... 48 more
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler
+"""
 SQL = (
     "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nn` cannot be resolved. Did you mean "
     "one of the following? [`n`]. SQLSTATE: 42703; line 1 pos 7;\n'Project ['nn]\n+- Relation\n"
@@ -57,6 +68,10 @@ SQL = (
         (BATCH % "pyarrow.lib.ArrowInvalid: Invalid index", "ArrowInvalid: Invalid index."),
         (BATCH % "made.<locals>.Odd: it: is\nFatal: no", "Odd: it: is."),
         (BATCH % "AssertionError", "AssertionError."),
+        (BATCH % JAVA, "It has died."),
+        (BATCH % f"{JAVA}Caused by: java.io.IOException: No space left", "No space left."),
+        (BATCH % f"{JAVA}Caused by: x.NotFound: a.b.C$D\n\t... 1 more", "NotFound: a.b.C$D."),
+        (BATCH % JAVA.partition(": org.")[0] + ": java.lang.OddError", "OddError."),
         (
             SQL,
             (

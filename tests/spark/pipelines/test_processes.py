@@ -194,6 +194,31 @@ def test_an_end_of_spark_is_told_in_a_sentence(
     assert "Traceback" not in text
 
 
+def test_a_failure_is_told_at_once_and_again_by_a_stop_at_once(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    (tmp_path / "slow.py").write_text(
+        SLOW.replace("time.sleep(0.01)", f"open({str(begun)!r}, 'w').close()\n    time.sleep(900)")
+    )
+    (tmp_path / "long.toml").write_text(PIPELINE.replace("in/*", "in/long"))
+    wrong = PIPELINE.replace("in/*", "in/wrong").replace("slow.py:slow", "same.py:same")
+    (tmp_path / "wrong.toml").write_text(wrong.replace('"out"', '"other"'))
+    (tmp_path / "same.py").write_text("def same(rows):\n    return rows\n")
+    reason = "The pipeline wrong has failed: The message of 'in/wrong' that ends at offset"
+    with ServerProcess() as server, Client(server.url) as client:
+        client.stream("in/long").create(data=b'[{"n":1}]')
+        client.stream("in/wrong").create("application/json")
+        command = ("run", "--master", "local[2]", "long.toml", "wrong.toml")
+        with started(tmp_path, server.url, *command) as (process, told):
+            wait_until(lambda: begun.exists() or process.poll() is not None)
+            client.stream("in/wrong").append(b'[{"n":"no number"}]')
+            wait_until(lambda: reason in told.read_text() or process.poll() is not None)
+            process.send_signal(signal.SIGINT)
+            wait_until(lambda: "Stopping after this batch" in told.read_text())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 130, told.read_text()
+    assert f"Error: {reason}" in told.read_text().partition("Stopped at once")[2]
+
+
 def java_of(driver: int) -> int:
     """Find the Java that a driver has started."""
     children = Path(f"/proc/{driver}/task/{driver}/children").read_text().split()

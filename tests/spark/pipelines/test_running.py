@@ -18,6 +18,8 @@ from headwater.spark.tables import open_table
 from tests.spark.pipelines.conftest import Pipelines, wait_until
 
 ROWS = b'[{"n":1,"word":"a"},{"n":2,"word":"b"},{"n":3,"word":"c"}]'
+SELDOM = "every 5 minutes"
+"""Longer than anything is waited for."""
 
 
 def test_sql_and_python_come_one_after_another(pipelines: Pipelines) -> None:
@@ -156,6 +158,49 @@ def test_where_one_fails_the_others_are_stopped_and_it_is_told_why(pipelines: Pi
     assert failed.reason is not None
     assert failed.reason.startswith(f"The message of '{pipelines.room}/in/one' that ends at offset")
     assert "\n" not in failed.reason
+
+
+def test_a_stop_between_two_triggers_does_not_wait_for_the_next(pipelines: Pipelines) -> None:
+    pipelines.feed("one", ROWS)
+    seldom = pipelines.make(trigger=SELDOM)
+    with running(pipelines.spark, [seldom], Meter()) as runner:
+        wait_until(lambda: runner.outcomes()[0].figures.rows == 3)
+        runner.ask_to_stop()
+        wait_until(lambda: not runner.look())
+        (outcome,) = runner.outcomes()
+    assert (outcome.how, outcome.figures.batches) == ("stopped", 1)
+
+
+def test_a_failure_stops_those_that_are_between_two_triggers(pipelines: Pipelines) -> None:
+    pipelines.feed("one", ROWS)
+    pipelines.feed("two", ROWS)
+    seldom = pipelines.make(trigger=SELDOM, source={"stream": f"{pipelines.room}/in/one"})
+    failing = pipelines.make(
+        trigger="default",
+        source={"stream": f"{pipelines.room}/in/two"},
+        target={"kind": "stream", "stream": f"{pipelines.room}/words"},
+    )
+    with running(pipelines.spark, [seldom, failing], Meter()) as runner:
+        wait_until(lambda: all(it.figures.rows == 3 for it in runner.outcomes()))
+        pipelines.feed("two", b'[{"n":"no number"}]')
+        wait_until(lambda: not runner.look())
+        stopped, failed = runner.outcomes()
+    assert (stopped.how, failed.how) == ("stopped", "failed")
+    assert "in/two' that ends at offset" in str(failed.reason)
+
+
+def test_a_worker_that_dies_is_told(pipelines: Pipelines) -> None:
+    (pipelines.folder / "dying.py").write_text(
+        "import os\nfrom pyspark.sql import functions as f\n"
+        "@f.udf('long')\ndef die(n):\n    os._exit(9)\n"
+        "def dying(rows):\n    return rows.withColumn('n', die('n'))\n"
+    )
+    pipelines.feed("one", ROWS)
+    target = {"kind": "table", "folder": "tables/words"}
+    pipeline = pipelines.make(transform=[{"python": "dying.py:dying"}], target=target)
+    (outcome,) = pipelines.run(pipeline)
+    assert outcome.how == "failed"
+    assert str(outcome.reason).startswith("Python worker exited unexpectedly (crashed).")
 
 
 def test_what_spark_refuses_at_the_start_is_one_line(pipelines: Pipelines) -> None:

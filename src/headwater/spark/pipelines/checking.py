@@ -41,6 +41,7 @@ from headwater.spark.pipelines.failures import named_reason_of, reason_of
 from headwater.spark.pipelines.problems import Problem, are_fatal
 from headwater.spark.pipelines.rules import view_names
 from headwater.spark.pipelines.status import client_of, missing_streams
+from headwater.spark.pipelines.table_columns import unfit_columns
 from headwater.spark.pipelines.values import (
     JOBS,
     SOURCE_VIEW,
@@ -52,6 +53,7 @@ from headwater.spark.pipelines.values import (
     Source,
     SparkTarget,
     StreamTarget,
+    TableTarget,
 )
 from headwater.spark.sink import Encoder
 
@@ -233,6 +235,8 @@ def _written(pipeline: Pipeline, schema: StructType) -> Iterator[Problem]:
             Encoder(sink_options(pipeline.target.format_options()), schema)
         except HeadwaterError as error:
             yield Problem("target", reason_of(error))
+    if isinstance(pipeline.target, TableTarget):
+        yield from unfit_columns(pipeline.target, schema)
     if isinstance(pipeline.target, SparkTarget):
         for name in pipeline.target.partition_by:
             yield from _column("target.partition_by", name, schema)

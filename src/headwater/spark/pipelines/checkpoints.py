@@ -117,6 +117,12 @@ def mismatches(before: Owner, now: Owner) -> list[Problem]:
     if before.kind != now.kind:
         what = f"belongs to a pipeline with the target '{before.kind}', not '{now.kind}': {anew}"
         found.append(Problem("checkpoint", what))
+    elif before.place != now.place and now.kind == "publish":
+        what = (
+            f"keeps what was read of the stream {before.place}, not of {now.place}: set another "
+            f"checkpoint{flag} for that one, or set the target back"
+        )
+        found.append(Problem("checkpoint", what))
     elif before.place != now.place:
         what = (
             f"was written for {before.place}, not {now.place}, which would miss everything "

@@ -10,7 +10,9 @@ from headwater.errors import HeadwaterError
 
 _OURS: Final = re.compile(r"headwater\.errors\.\w+: (.+)")
 _RAISED: Final = re.compile(r"(?:[\w<>]+\.)*(\w+(?:: .*)?)")
-_JAVA: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
+_CALLED: Final = "An error occurred while calling"
+_JAVA: Final = re.compile(r"^(?:Caused by)?: (?:[\w$]+\.)*([\w$]+)(?:: (.+))?$", re.MULTILINE)
+_LOST: Final = re.compile(r"^Job aborted .*\(.* executor \w+\): [\w.$]+: ")
 _CONDITION: Final = re.compile(r"^\[[\w.]+\] ")
 _STATE: Final = re.compile(r"\.? SQLSTATE: \w+")
 _LONGEST: Final = 600
@@ -35,11 +37,9 @@ def reason_of(error: BaseException | str) -> str:
     if ours:
         return _ended(ours[-1])
     raised = _raised(text)
-    if raised is not None:
-        return _ended(raised)
-    java = _JAVA.search(text) if text.startswith("An error occurred while calling") else None
-    if java is not None:
-        return _ended(_STATE.sub("", _CONDITION.sub("", java[1])))
+    java = _java(text) if _CALLED in (raised or text[: len(_CALLED)]) else None
+    if java is not None or raised is not None:
+        return _ended(java or raised or "")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return _ended(type(error).__name__)
@@ -63,6 +63,18 @@ def _raised(text: str) -> str | None:
     line = next((line for line in trace.splitlines() if line[:1].strip()), "")
     found = _RAISED.fullmatch(line) if trace != text else None
     return None if found is None else found[1]
+
+
+def _java(text: str) -> str | None:
+    """Find the innermost cause that says something, below the call into Java that has failed."""
+    _, _, trace = text.rpartition(_CALLED)
+    causes = [match.groups("") for match in _JAVA.finditer(trace)]
+    if not causes:
+        return None
+    kind, said = next((cause for cause in reversed(causes) if cause[1]), causes[0])
+    if " " not in said:  # such as the name of a class that is not found, or nothing
+        return f"{kind}: {said}".removesuffix(": ")
+    return _STATE.sub("", _CONDITION.sub("", _LOST.sub("", said)))
 
 
 def _ended(text: str) -> str:

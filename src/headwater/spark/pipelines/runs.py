@@ -170,7 +170,9 @@ class QueryRun(Run):
             self._meter.measure(self._run_id, dict(self._planner.tails))
 
     def _stop_between_batches(self) -> None:
-        is_busy = bool(self._query.status["isDataAvailable"])
+        # Between triggers Spark goes on saying that there is data: that of the batch before.
+        status = self._query.status
+        is_busy = status["isTriggerActive"] and status["isDataAvailable"]
         if not is_busy or self.figures().batches != self._stop_behind:
             self._query.stop()
 
