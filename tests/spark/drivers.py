@@ -12,6 +12,8 @@ from typing import Final
 
 KILLS: Final = int(os.environ.get("HEADWATER_SPARK_KILLS", "3"))
 """`make test` kills three times; a longer run is asked for by the environment."""
+ATTEMPTS: Final = 5
+"""So often a kill is tried which came when everything was done."""
 WORKER: Final = re.compile(rb"[^\0]*python[^\0]*\0.*pyspark\.", re.DOTALL)
 """A Python process of Spark's: most do tasks, some plan and commit for a query."""
 EXECUTOR: Final = re.compile(rb"[^\0]*java\0.*CoarseGrainedExecutorBackend\0", re.DOTALL)

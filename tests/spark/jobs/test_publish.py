@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 from threading import Thread
 from typing import Any
 
@@ -77,6 +77,13 @@ def test_what_has_changed_is_told_once(target: Target) -> None:
     }
     empty = target.publish(target.table())
     assert (empty.deletes, target.state()) == (3, {})
+
+
+@pytest.mark.parametrize("kind", ["日本", "é", "a\nb", " "])
+def test_a_type_may_have_any_name(target: Target, kind: str) -> None:
+    assert target.publish(target.table((1, "a")), type=kind).inserts == 1
+    assert target.publish(target.table((1, "b")), type=kind).updates == 1
+    assert target.state(kind) == {"1": {"id": 1, "name": "b"}}
 
 
 def test_without_deletes_only_rows_are_told(target: Target) -> None:
@@ -184,6 +191,72 @@ def test_a_stream_that_is_made_anew_is_published_to_from_the_start(target: Targe
     target.stream.delete()
     assert target.publish(rows).inserts == 1
     assert target.publish(rows).txid is None
+
+
+def test_a_server_that_began_anew_is_published_to_from_the_start(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ServerProcess() as server, Client(server.url) as client:
+        target = Target(spark, client, server.url, "shop", tmp_path)
+        rows = target.table((1, "a"), (2, "b"))
+        target.publish(rows)
+        assert target.publish(rows).txid is None
+    port = server.url.rpartition(":")[2]
+    for _ in range(2):
+        with ServerProcess("--port", port) as server, Client(server.url) as client:
+            target = Target(spark, client, server.url, "shop", tmp_path)
+            caplog.clear()
+            assert target.publish(rows).inserts == 2
+            assert "read anew stream=shop/rows" in caplog.text
+            caplog.clear()
+            assert target.publish(rows).txid is None
+            assert caplog.text == ""
+            assert target.state().keys() == {"1", "2"}
+
+
+@pytest.mark.parametrize("name", ["x" * 150, "b", "bb", "b" * 150])
+def test_another_stream_of_the_same_name_is_found_out_however_long_it_is(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    with ServerProcess() as server, Client(server.url) as client:
+        target = Target(spark, client, server.url, "shop", tmp_path)
+        rows = target.table((1, "a"), (2, "b"))
+        target.publish(rows)
+        assert target.publish(rows).txid is None
+        before = target.stream.head().offset
+    port = server.url.rpartition(":")[2]
+    with ServerProcess("--port", port) as server, Client(server.url) as client:
+        target = Target(spark, client, server.url, "shop", tmp_path)
+        # As long as the first was, shorter, or longer: all that is known of it is of no use.
+        target.publish(target.table((1, "a"), (3, name)), state=str(tmp_path / "another"))
+        assert target.stream.head().offset[:16] == before[:16]
+        done = target.publish(rows)
+        assert (done.inserts, done.updates, done.deletes) == (1, 0, 1)
+        assert target.state() == {"1": {"id": 1, "name": "a"}, "2": {"id": 2, "name": "b"}}
+
+
+def test_a_store_that_was_put_back_is_told_the_rest_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store, backup, state = tmp_path / "store", tmp_path / "backup", tmp_path / "state"
+    with ServerProcess("--store", str(store)) as server, Client(server.url) as client:
+        target = Target(spark, client, server.url, "shop", state)
+        target.publish(target.table((1, "a")))
+    copytree(store, backup)
+    port = server.url.rpartition(":")[2]
+    again = ("--store", str(store), "--port", port)
+    with ServerProcess(*again) as server, Client(server.url) as client:
+        target = Target(spark, client, server.url, "shop", state)
+        rows = target.table((1, "A"), (2, "b"))
+        assert target.publish(rows).inserts == 1
+        assert target.publish(rows).txid is None
+    rmtree(store)
+    copytree(backup, store)
+    with ServerProcess(*again) as server, Client(server.url) as client:
+        target = Target(spark, client, server.url, "shop", state)
+        done = target.publish(rows)
+        assert (done.inserts, done.updates, done.deletes) == (1, 1, 0)
+        assert target.state() == {"1": {"id": 1, "name": "A"}, "2": {"id": 2, "name": "b"}}
 
 
 def test_large_changes_come_in_several_appends(target: Target, spark: SparkSession) -> None:

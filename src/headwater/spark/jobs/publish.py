@@ -2,7 +2,9 @@
 
 The last state is what the stream itself says: nothing else has to agree with it, so there is no
 moment at which a crash could leave something published twice, or not at all. A table beside it
-only saves reading the stream from its start. See docs/decisions/0041.
+only saves reading the stream from its start. It is believed as far as the stream still holds what
+was read last: one that was put back, or begun anew, is read from its start into another table. See
+docs/decisions/0041.
 """
 
 import hashlib
@@ -10,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, Final
 from uuid import uuid4
 
@@ -17,7 +20,8 @@ from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from headwater.client import START, ProducerClaim, Stream
+from headwater.client import START, Client, ProducerClaim, Stream
+from headwater.client.listings import SPLIT_BYTES
 from headwater.client.values import holds_json
 from headwater.errors import (
     BadOption,
@@ -31,6 +35,8 @@ from headwater.errors import (
 from headwater.protocol.content_types import JSON
 from headwater.protocol.offsets import Offset
 from headwater.spark.options import Server, is_glob, source_options
+from headwater.spark.planning import what_was_lost
+from headwater.spark.producer_ids import producer_id
 from headwater.spark.ranges import byte_of, epoch_of
 from headwater.spark.tables import Table, open_table
 from headwater.spark.transforms.comparing import (
@@ -51,6 +57,8 @@ APPEND_BYTES: Final = 4 << 20
 _ATTEMPTS: Final = 5
 _FOLD: Final = "fold"
 """Who commits to the table of the state: its batches are byte positions of the stream."""
+_MARK_BYTES: Final = 4096
+"""So much of what was read last is known again, or one message that is longer."""
 
 
 class Published(Struct, frozen=True):
@@ -139,6 +147,7 @@ class _Publishing:
         self._server: Server = source_options(source).server
         self._kind = kind
         self._writer = writer
+        self._producer = producer_id(writer)
         self._state = state
         self._table_format = table_format
 
@@ -147,7 +156,7 @@ class _Publishing:
             stream = client.stream(self._path, content_type=JSON)
             for _ in range(_ATTEMPTS):
                 tail = _tail(stream, self._path)
-                changes = compared(self._last_state(tail), new)
+                changes = compared(self._last_state(client, tail), new)
                 if not deletes:
                     changes = changes.where("operation <> 'delete' OR problem IS NOT NULL")
                 changes = changes.persist()
@@ -164,24 +173,79 @@ class _Publishing:
 
     # The last state
 
-    def _last_state(self, tail: str) -> DataFrame:
+    def _last_state(self, client: Client, tail: str) -> DataFrame:
         """Bring the table of the state up to the end of the stream, and read it."""
-        table = self._table(tail)
+        table = self._table(client, tail)
         done = table.committed(_FOLD)
         if done < byte_of(tail):
-            self._fold(table, done, tail)
+            self._fold(client, table, done, tail)
         state = table.read(self._spark)
-        return self._spark.createDataFrame([], STATE) if state is None else state
+        if state is None:
+            return self._spark.createDataFrame([], STATE)
+        return state.where("key IS NOT NULL")  # all but the mark
 
-    def _table(self, tail: str) -> Table:
-        """Find the table of this incarnation of the stream: another one's would mean nothing."""
+    def _table(self, client: Client, tail: str) -> Table:
+        """Find the table of this incarnation of the stream: another one's would mean nothing.
+
+        A server that began anew counts its incarnations from the start, and one that was put back
+        gives the same again. So the last table is looked at, and where it was made of something
+        else, the next one is begun. A crash leaves that without a batch, as any new one is.
+        """
         name = "\n".join([self._server.url, self._path, self._kind, str(epoch_of(tail))])
-        folder = hashlib.sha256(name.encode()).hexdigest()[:24]
-        return open_table(f"{self._state}/{folder}", self._table_format)
+        folder = f"{self._state}/{hashlib.sha256(name.encode()).hexdigest()[:24]}"
+        table = open_table(folder, self._table_format)
+        for number in count(1):
+            following = open_table(f"{folder}-{number}", self._table_format)
+            if not following.exists:
+                break
+            table = following
+        if self._is_of(client, table):
+            return table
+        log.warning(
+            "not the stream that was read, so it is read anew stream=%s read=%d tail=%s",
+            self._path,
+            table.committed(_FOLD),
+            tail,
+        )
+        return following
 
-    def _fold(self, table: Table, done: int, tail: str) -> None:
+    def _is_of(self, client: Client, table: Table) -> bool:
+        """Ask whether the stream holds what the table was made of, however long it is by now."""
+        if table.committed(_FOLD) <= 0:
+            return True  # nothing was read
+        state = table.read(self._spark)
+        mark = None if state is None else state.where("key IS NULL").first()
+        if mark is None:
+            return False  # by an earlier release, which left none
+        start, digest = str(mark["value"]).split()
+        try:
+            return self._digest(client, start, mark["offset"]) == digest
+        except RequestRefused as refused:
+            if what_was_lost(refused) is None and refused.code != "offset-inside-message":
+                raise
+            return False
+
+    def _mark(self, client: Client, since: str, tail: str) -> DataFrame:
+        """Make the row without a key, which tells what the stream held right before `tail`."""
+        if byte_of(tail) == 0:
+            return self._spark.createDataFrame([], STATE)
+        start = since
+        for size in (SPLIT_BYTES, _MARK_BYTES):  # a long stream has too many of the small ones
+            start = client.splits(self._path, start, tail, size=size)[-2]
+        mark = f"{start} {self._digest(client, start, tail)}"
+        return self._spark.createDataFrame([(None, mark, tail)], STATE)
+
+    def _digest(self, client: Client, start: str, end: str) -> str:
+        digest = hashlib.sha256()
+        for batch in client.stream(self._path).read(start, until=end):
+            digest.update(batch.data)
+        return digest.hexdigest()
+
+    def _fold(self, client: Client, table: Table, done: int, tail: str) -> None:
         """Merge what the stream says behind `done`; another publisher may come further first."""
         since = str(Offset(epoch_of(tail), done)) if done >= 0 else START
+        # Before the rest: if the stream is replaced meanwhile, the mark is of the old one.
+        mark = self._mark(client, since, tail)
         messages = (
             self._spark.read.format("headwater")
             .options(**self._source)
@@ -201,7 +265,7 @@ class _Publishing:
                 "now would become a part of it. Publish again once it has ended.",
             )
         table.rewrite(
-            changes_within(messages, self._kind, course.part),
+            changes_within(messages, self._kind, course.part).unionByName(mark),
             partial(merge_state, since=since, cleared=cleared),
             key=["key"],
             schema=STATE,
@@ -243,7 +307,7 @@ class _Publishing:
             self._told(sent, changes)
             try:
                 appended = stream.append(
-                    body, producer=ProducerClaim(self._writer, byte_of(offset), 0)
+                    body, producer=ProducerClaim(self._producer, byte_of(offset), 0)
                 )
             except ProducerFenced as fenced:
                 raise _Contended from fenced
