@@ -1,7 +1,7 @@
 # The commands a person needs. Everything they use is set up by them, below this folder.
 
 PYTHON ?= python3
-WORKERS ?= 0
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 SERVER := $(VENV)/server/bin/python
@@ -20,7 +20,7 @@ run: $(VENV)/.run ## set up what is needed and start the server on port 4437
 demo: $(VENV)/.spark ## set up what is needed and show streams becoming tables on Spark
 	$(BIN)/python -m demo
 
-test: $(VENV)/.dev $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests (WORKERS=2: in two processes)
+test: $(VENV)/.dev $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests, in two processes (WORKERS=0: in one)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
 
 check: $(VENV)/.dev ## format, lint, types and import rules
