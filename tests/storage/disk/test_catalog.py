@@ -84,15 +84,32 @@ def test_a_path_goes_to_the_next_stream_in_one_step(catalog: Catalog) -> None:
 
 
 def test_a_change_that_fails_changes_nothing(catalog: Catalog) -> None:
-    catalog.apply(changes(row(1), extents=[Extent(1, 0, 5, 1, 50)]))
+    catalog.apply(changes(row(1, end=5), extents=[Extent(1, 0, 5, 1, 50)]))
     clash = [Extent(1, 5, 5, 2, 50), Extent(1, 0, 5, 2, 90)]
     with pytest.raises(sqlite3.IntegrityError):
         catalog.apply(changes(row(1, end=10), row(2), extents=clash, segment=2, journal_from=9))
     assert catalog.stream(2) is None
-    assert catalog.stream(1) == row(1)
+    assert catalog.stream(1) == row(1, end=5)
     assert catalog.meta("journal_from") == 2
     catalog.apply(changes(row(2), segment=3, journal_from=3))
     assert catalog.stream(2) == row(2)
+
+
+def test_a_stream_ends_where_its_extents_do(catalog: Catalog) -> None:
+    catalog.apply(changes(row(1, end=5), row(2, end=3), extents=[Extent(1, 0, 5, 1, 50)]))
+    catalog.apply(changes(extents=[Extent(1, 5, 7, 2, 50)], segment=2))
+    assert catalog.stream(1) == catalog.stream_at("stream/1") == row(1, end=12)
+    assert catalog.living("", "", 9) == [row(1, end=12), row(2, end=3)]
+
+
+def test_a_row_is_saved_again_with_what_changes(catalog: Catalog) -> None:
+    catalog.apply(changes(row(1), row(2)))
+    changed = row(1)._replace(last_access=2.0, deadline=3.0, closed=1, closed_by="[]", last_seq="s")
+    changed = changed._replace(deleted=1, forks=2, end=9)
+    catalog.apply(changes(changed, segment=2))
+    assert catalog.stream(1) == changed
+    assert catalog.stream(2) == row(2)
+    assert list(catalog.expired(3.0)) == ["stream/1"]
 
 
 def test_producers_keep_their_newest_state(catalog: Catalog) -> None:
@@ -126,13 +143,27 @@ def test_segments_count_what_is_still_needed_of_them(catalog: Catalog) -> None:
     assert catalog.segments() == []
 
 
-def test_extents_are_swapped_for_others_in_one_step(catalog: Catalog) -> None:
-    old = [Extent(1, 0, 10, 1, 50), Extent(1, 10, 10, 1, 80)]
-    catalog.apply(changes(row(1), extents=old))
+def test_segments_are_swapped_for_another_in_one_step(catalog: Catalog) -> None:
+    catalog.apply(changes(row(1), extents=[Extent(1, 0, 10, 1, 50)]))
+    catalog.apply(changes(extents=[Extent(1, 10, 10, 2, 80)], segment=2))
+    catalog.apply(changes(extents=[Extent(1, 20, 10, 3, 80)], segment=3))
     new = [Extent(1, 0, 20, 5, 50)]
-    assert catalog.replace_extents(old, new, 5, 20) == [1]
-    assert catalog.extents(1, 0, 20) == new
-    assert catalog.segments() == [(5, 20, 20)]
+    assert catalog.replace_segments([1, 2], new, 5, 20) == [1, 2]
+    assert catalog.extents(1, 0, 30) == [*new, Extent(1, 20, 10, 3, 80)]
+    assert catalog.segments() == [(3, 10, 10), (5, 20, 20)]
+
+
+def test_a_stream_that_was_removed_meanwhile_is_not_swapped(catalog: Catalog) -> None:
+    catalog.apply(
+        changes(row(1), row(2), extents=[Extent(1, 0, 10, 1, 50), Extent(2, 0, 5, 1, 80)])
+    )
+    catalog.apply(changes(removed=[1], segment=2))
+    new = [Extent(1, 0, 10, 5, 50), Extent(2, 0, 5, 5, 80)]
+    assert catalog.replace_segments([1], new, 5, 15) == [1]
+    assert catalog.extents(1, 0, 10) == []
+    assert catalog.segments() == [(5, 15, 5)]
+    catalog.apply(changes(removed=[2], segment=6))
+    assert catalog.replace_segments([5], [Extent(2, 0, 5, 7, 50)], 7, 5) == [7]
 
 
 def test_expired_streams_are_listed_page_by_page(catalog: Catalog) -> None:
@@ -144,10 +175,11 @@ def test_expired_streams_are_listed_page_by_page(catalog: Catalog) -> None:
 
 def test_it_is_all_there_when_opened_again(tmp_path: Path) -> None:
     first = Catalog(tmp_path)
-    first.apply(changes(row(1), producers=[(1, "p", 0, 4)], extents=[Extent(1, 0, 5, 1, 50)]))
+    saved = row(1, end=5)
+    first.apply(changes(saved, producers=[(1, "p", 0, 4)], extents=[Extent(1, 0, 5, 1, 50)]))
     first.close()
     again = Catalog(tmp_path)
-    assert again.stream(1) == row(1)
+    assert again.stream(1) == saved
     assert again.counts() == {"streams": 1, "producers": 1, "extents": 1, "segments": 1}
     again.close()
 

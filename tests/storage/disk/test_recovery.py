@@ -222,13 +222,29 @@ def test_a_newer_catalog_is_left_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with_store(folder, three_appends)
     with closing(sqlite3.connect(folder / FILE)) as db:
-        db.execute("UPDATE meta SET value = 2 WHERE key = 'version'")
+        db.execute("UPDATE meta SET value = value + 1 WHERE key = 'version'")
         db.execute("DROP TABLE documents")
         db.commit()
     with pytest.raises(NewerFormat):
         with_store(folder, whole)
     with closing(sqlite3.connect(folder / FILE)) as db:
         assert not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'documents'").fetchall()
+
+
+def test_a_catalog_of_version_1_is_taken_over(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def go_on(store: DiskStore) -> bytes:
+        await append(store, body=b" fourth", content_type=BINARY)
+        return await whole(store)
+
+    with_store(folder, three_appends)
+    with closing(sqlite3.connect(folder / FILE)) as db:  # its rows are of today's form
+        db.execute("UPDATE meta SET value = 1 WHERE key = 'version'")
+        db.commit()
+    assert with_store(folder, go_on) == with_store(folder, whole) == b"first second third fourth"
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == (2,)
 
 
 def test_a_newer_segment_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from headwater.storage.disk.journal import journal_path
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import segment_path
 from headwater.storage.disk.store import DiskStore
+from headwater.storage.store import StreamInfo
 from tests.storage.disk.steps import immutable, journals, segments, with_store
-from tests.suites.steps import BINARY, T0, append, content, create, expect
+from tests.suites.steps import BINARY, T0, append, close, content, create, expect
 
 _QUICK: Final = DiskOptions(
     durability="os", tail_budget=1 << 20, journal_bytes=1 << 18, checkpoint_seconds=0.1
@@ -274,8 +275,11 @@ def test_what_is_owed_goes_with_what_was_deleted_since_where_room_is_lacking(
     folder = tmp_path / "data"
 
     async def scenario(store: DiskStore) -> None:
+        await create(store, "c", BINARY)
+        await until(lambda: not store._saver._unsaved() and store._saver._saving is None)
         for name in "ab":
             await create(store, name, BINARY, b"x" * 150_000)
+        await close(store, "c")
         with files_up_to(1 << 18):
             await until(lambda: store._saver._owed is not None)
             await store.delete("a", T0)
@@ -283,6 +287,9 @@ def test_what_is_owed_goes_with_what_was_deleted_since_where_room_is_lacking(
 
     async def look(store: DiskStore) -> None:
         assert await content(store, "b") == b"x" * 150_000
+        found = await store.head("c", T0)
+        assert isinstance(found, StreamInfo)
+        assert found.closed
 
     options = DiskOptions(durability="os", journal_bytes=1 << 18, checkpoint_seconds=0.3)
     with_store(folder, scenario, options)

@@ -36,7 +36,7 @@ def test_the_figures_count_what_is_there(closed: Sample) -> None:
     assert 1 < found.extents_per_stream_mean <= 2
     assert found.producers == len(closed.written)
     assert found.metrics["checkpoints"] == 1
-    assert found.formats == {"catalog": 1, "journal": 1, "segments": 1}
+    assert found.formats == {"catalog": 2, "journal": 1, "segments": 1}
     assert not found.running
     assert found.process is None
 

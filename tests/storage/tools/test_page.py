@@ -50,7 +50,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
 
 def test_the_tables_are_those_of_the_formats() -> None:
     text = PAGE.read_text()
-    assert (journal.VERSION, segments.VERSION, catalog.VERSION) == (1, 1, 1)
+    assert (journal.VERSION, segments.VERSION, catalog.VERSION) == (1, 1, 2)
     assert (journal.START, segments.START) == (56, 28)
     assert "| 56- | batches |" in text
     assert "| 28- | extents |" in text

@@ -22,7 +22,7 @@ from headwater.storage.disk.files import sync_file
 from headwater.storage.disk.segments import Extent
 from headwater.storage.disk.syncing import SyncFailed
 
-VERSION: Final = 1
+VERSION: Final = 2
 FILE: Final = "catalog.db"
 _SYNC_FAILED: Final = (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 _LAST: Final = "\U0010ffff"
@@ -54,10 +54,10 @@ _DOCUMENTS: Final = (
     "CREATE TABLE IF NOT EXISTS documents (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
 )
 
-_STREAM_COLUMNS: Final = (
-    "id, path, content_type, ttl, expires_at, instant, last_access, deadline, start, end, closed, "
-    "closed_by, last_seq, deleted, forks, source, origin, inherited"
+_CHANGING: Final = (
+    *("last_access", "deadline", "end", "closed", "closed_by", "last_seq", "deleted", "forks"),
 )
+"""What changes in the life of a stream."""
 
 
 class StreamRow(NamedTuple):
@@ -81,6 +81,32 @@ class StreamRow(NamedTuple):
     source: int
     origin: str | None
     inherited: str | None
+
+
+def end_of(streams: str = "streams") -> str:
+    """Write SQL for where a stream ends: the row's own column may lag behind.
+
+    An append changes where the extents end, and nothing else, so no row is written for it.
+    """
+    return (
+        f"max({streams}.end, coalesce((SELECT e.start + e.length FROM extents AS e "  # noqa: S608 - ours
+        f"WHERE e.stream = {streams}.id ORDER BY e.start DESC LIMIT 1), 0))"
+    )
+
+
+COLUMNS: Final = ", ".join(StreamRow._fields)
+"""Of a row as it is written."""
+_STREAMS: Final = f"SELECT {COLUMNS.replace(' end,', f' {end_of()},')} FROM streams "  # noqa: S608 - ours
+_AT: Final = _STREAMS + "WHERE path = ?"
+_NUMBERED: Final = _STREAMS + "WHERE id = ?"
+_LIVING: Final = (
+    _STREAMS + "WHERE path > ? AND path >= ? AND path < ? AND NOT deleted ORDER BY path LIMIT ?"
+)
+BY_NUMBER: Final = _STREAMS + "ORDER BY id"
+_SAVE: Final = (
+    f"INSERT INTO streams ({COLUMNS}) VALUES ({', '.join('?' * len(StreamRow._fields))}) "  # noqa: S608 - ours
+    f"ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
+)
 
 
 class Changes(msgspec.Struct):
@@ -163,12 +189,17 @@ class Catalog:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            raise StoreDamaged(str(self.path), 0, f"SQLite says: {error}") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: sqlite3.DatabaseError) -> StoreDamaged:
+        return StoreDamaged(str(self.path), 0, f"SQLite says: {error}")
 
     def _ask(self, query: str, *values: object) -> list[Any]:
         """Read rows on the loop's connection."""
-        with self._reading():
+        try:  # not `_reading`: a context manager takes as long as a small query
             return self._reader.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._unreadable(error) from error
 
     def _table_exists(self, name: str) -> bool:
         found = self._writer.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,))
@@ -182,14 +213,13 @@ class Catalog:
 
     def stream_at(self, path: str) -> StreamRow | None:
         """Find the stream that lives, or is kept, at a path."""
-        return self._stream("path", path)
+        return self._stream(_AT, path)
 
     def stream(self, number: int) -> StreamRow | None:
         """Find a stream by its number."""
-        return self._stream("id", number)
+        return self._stream(_NUMBERED, number)
 
-    def _stream(self, column: str, value: object) -> StreamRow | None:
-        query = f"SELECT {_STREAM_COLUMNS} FROM streams WHERE {column} = ?"  # noqa: S608 - ours
+    def _stream(self, query: str, value: object) -> StreamRow | None:
         rows = self._ask(query, value)
         return StreamRow(*rows[0]) if rows else None
 
@@ -225,11 +255,7 @@ class Catalog:
 
     def living(self, prefix: str, after: str, limit: int) -> list[StreamRow]:
         """List streams that are not deleted, in the order of their paths."""
-        rows = self._ask(
-            f"SELECT {_STREAM_COLUMNS} FROM streams WHERE path > ? AND path >= ? AND path < ? "  # noqa: S608 - ours
-            "AND NOT deleted ORDER BY path LIMIT ?",
-            *(after, prefix, prefix + _LAST, limit),
-        )
+        rows = self._ask(_LIVING, after, prefix, prefix + _LAST, limit)
         return [StreamRow(*row) for row in rows]
 
     def documents(self, prefix: str) -> list[tuple[str, bytes]]:
@@ -253,42 +279,35 @@ class Catalog:
         with self._transaction():
             for number in changes.removed:
                 self._remove(number)
-            places = ",".join("?" * len(StreamRow._fields))
-            self._writer.executemany(
-                f"INSERT OR REPLACE INTO streams ({_STREAM_COLUMNS}) VALUES ({places})",  # noqa: S608 - ours
-                changes.streams,
-            )
+            self._writer.executemany(_SAVE, changes.streams)
             self._writer.executemany(
                 "INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)", changes.producers
             )
             self._put_documents(changes.documents)
             self._add_segment(changes.segment, changes.segment_bytes, changes.extents)
+            self._put("version", VERSION)  # an older one holds nothing that is read otherwise
             for key in ("journal_from", "next_epoch", "metrics"):
                 self._put(key, getattr(changes, key))
             return self._drop_unused_segments()
 
-    def replace_extents(
-        self, old: Sequence[Extent], new: Sequence[Extent], segment: int, size: int
+    def replace_segments(
+        self, old: Sequence[int], new: Sequence[Extent], segment: int, size: int
     ) -> list[int]:
-        """Swap extents for others that hold the same bytes; gives the segments to delete.
+        """Swap segments for one that holds the same bytes; gives the segments to delete.
 
         A stream that was removed meanwhile has no extents any more, old or new.
         """
         with self._transaction():
-            gone: set[int] = set()
-            for extent in old:
+            living: set[int] = set()
+            for number in old:
+                of_segment = (number,)
                 found = self._writer.execute(
-                    "DELETE FROM extents WHERE stream = ? AND start = ? AND segment = ?",
-                    (extent.stream, extent.start, extent.segment),
+                    "SELECT DISTINCT stream FROM extents WHERE segment = ?", of_segment
                 )
-                if found.rowcount:
-                    self._writer.execute(
-                        "UPDATE segments SET live = live - ? WHERE id = ?",
-                        (extent.length, extent.segment),
-                    )
-                else:
-                    gone.add(extent.stream)
-            kept = [extent for extent in new if extent.stream not in gone]
+                living.update(stream for (stream,) in found)
+                self._writer.execute("DELETE FROM extents WHERE segment = ?", of_segment)
+                self._writer.execute("UPDATE segments SET live = 0 WHERE id = ?", of_segment)
+            kept = [extent for extent in new if extent.stream in living]
             self._add_segment(segment, size, kept)
             unused = self._drop_unused_segments()
             return unused if kept else [*unused, segment]
@@ -356,7 +375,7 @@ class Catalog:
             _, logged, written = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:
-                raise StoreDamaged(str(self.path), 0, f"SQLite says: {error}") from error
+                raise self._unreadable(error) from error
         if written < logged:
             sync_file(self.path.with_name(f"{FILE}-wal"))
 
@@ -381,7 +400,7 @@ class Catalog:
     def _remove(self, stream: int) -> None:
         execute = self._writer.execute
         for length, segment in execute(
-            "SELECT length, segment FROM extents WHERE stream = ?", (stream,)
+            "SELECT sum(length), segment FROM extents WHERE stream = ? GROUP BY segment", (stream,)
         ).fetchall():
             execute("UPDATE segments SET live = live - ? WHERE id = ?", (length, segment))
         for statement in (

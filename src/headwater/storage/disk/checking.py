@@ -16,6 +16,7 @@ import msgspec
 
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import catalog
+from headwater.storage.disk.catalog import end_of
 from headwater.storage.disk.counting import Living
 from headwater.storage.disk.journal import journal_path
 from headwater.storage.disk.journal_reading import Damage, check_header, never_used
@@ -187,7 +188,9 @@ class Check:
     def _streams(self) -> None:
         """Each stream's extents follow each other from its start to its end."""
         assert self._db is not None  # noqa: S101 - set by `run`
-        rows = self._db.execute("SELECT id, start, end, source FROM streams ORDER BY id")
+        rows = self._db.execute(
+            f"SELECT id, start, {end_of()}, source FROM streams ORDER BY id"  # noqa: S608 - ours
+        )
         extents = groupby(
             self._db.execute("SELECT stream, start, length FROM extents ORDER BY stream, start"),
             key=itemgetter(0),
@@ -344,8 +347,8 @@ _RULES: Final = (
     ),
     (
         "stream {0} begins behind the end of stream {1}, which it is a fork of",
-        """SELECT f.id, f.source FROM streams f JOIN streams s ON s.id = f.source
-        WHERE f.start > s.end""",
+        f"""SELECT f.id, f.source FROM streams f JOIN streams s ON s.id = f.source
+        WHERE f.start > {end_of("s")}""",  # noqa: S608 - ours
     ),
     (
         "stream {0} has {1} forks, not {2}",
@@ -374,6 +377,9 @@ _RULES: Final = (
 """What must hold in the catalog, as queries for what breaks it."""
 
 
+_END: Final = f"SELECT {end_of()} FROM streams WHERE id = ?"  # noqa: S608 - ours
+
+
 class Ends:
     """Follows where each stream ends as the journal goes on."""
 
@@ -383,7 +389,7 @@ class Ends:
 
     def _end(self, stream: int) -> int | None:
         if stream not in self._ends and self._db is not None:
-            row = self._db.execute("SELECT end FROM streams WHERE id = ?", (stream,)).fetchone()
+            row = self._db.execute(_END, (stream,)).fetchone()
             if row is not None:
                 self._ends[stream] = row[0]
         return self._ends.get(stream)

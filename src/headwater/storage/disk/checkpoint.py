@@ -12,6 +12,7 @@ from time import perf_counter
 import msgspec
 
 from headwater.protocol.framing import Buffer
+from headwater.protocol.producers import ProducerState
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog, Changes, StreamRow
 from headwater.storage.disk.metrics import Metrics
@@ -26,7 +27,8 @@ class Saved(msgspec.Struct):
 
     stream: DiskStream
     end: int
-    producers: dict[str, tuple[int, int]]
+    producers: dict[str, ProducerState]
+    row: bool
 
 
 class Snapshot(msgspec.Struct):
@@ -48,7 +50,10 @@ def take(registry: Registry, journal_from: int) -> Snapshot:
     snapshot = Snapshot([], [], [], [], [], journal_from, registry.next_epoch, perf_counter())
     for stream in registry.dirty.values():
         log = stream.log
-        snapshot.rows.append(stream.row())
+        row = stream.row_changed
+        if row:
+            snapshot.rows.append(stream.row())
+            stream.row_changed = False
         if log.end > log.start:
             snapshot.data.append((stream.number, log.start, log.slice(log.start, log.end)))
         producers = stream.unsaved_producers
@@ -57,7 +62,8 @@ def take(registry: Registry, journal_from: int) -> Snapshot:
             snapshot.producers += [
                 (stream.number, producer_id, *state) for producer_id, state in producers.items()
             ]
-        snapshot.saved.append(Saved(stream, log.end, dict(producers)))
+        # One without any goes on with its own, which must not be taken for saved.
+        snapshot.saved.append(Saved(stream, log.end, producers or {}, row))
         stream.saving = True
         stream.new = False
     snapshot.data.sort(key=lambda item: item[0])
@@ -149,8 +155,9 @@ def failed(snapshot: Snapshot, registry: Registry) -> None:
         if stream.number in registry.removed or stream.number in registry.removing:
             continue
         registry.dirty.setdefault(stream.number, stream)
+        stream.row_changed = stream.row_changed or saved.row
         for producer_id, state in saved.producers.items():
-            stream.unsaved_producers.setdefault(producer_id, state)  # type: ignore[arg-type] # as it was
+            stream.unsaved_producers.setdefault(producer_id, state)
     registry.removed |= registry.removing
     registry.removing = set()
     registry.saving = {}

@@ -28,6 +28,7 @@ from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.files import NO_ROOM, free_bytes
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.segments import (
+    BLOCK,
     Extent,
     SegmentFile,
     SegmentWriter,
@@ -119,7 +120,11 @@ def compact(
     try:
         for run in _runs(old):
             length = run[-1].end - run[0].start
-            writer.add_long(run[0].stream, run[0].start, length, _pieces(run, files, pause))
+            if length <= BLOCK:
+                pieces = [files[extent.segment].read_short(extent) for extent in run]
+                writer.add(run[0].stream, run[0].start, pieces)
+            else:
+                writer.add_long(run[0].stream, run[0].start, length, _pieces(run, files, pause))
             pause()
         writer.finish()
     except BaseException:
@@ -128,7 +133,7 @@ def compact(
     faults.reach("compaction-written")
     size = sum(extent.length for extent in writer.extents)
     try:
-        unused = catalog.replace_extents(old, writer.extents, segment, size)
+        unused = catalog.replace_segments(numbers, writer.extents, segment, size)
     except SyncFailed:
         raise  # the catalog may turn out to have it, and then needs the segment
     except BaseException:

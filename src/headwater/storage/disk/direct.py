@@ -41,6 +41,11 @@ class DirectFile:
 
     def write(self, data: Buffer) -> None:
         """Add bytes at the end."""
+        end = self._filled + len(data)
+        if end < _BUFFER:  # most are short, and there are many
+            self._buffer[self._filled : end] = data
+            self._filled = end
+            return
         rest = memoryview(data)
         while rest:
             taken = min(len(rest), _BUFFER - self._filled)

@@ -73,7 +73,7 @@ def _figures(folder: Path, db: sqlite3.Connection, *, running: bool) -> Figures:
         "SELECT count(*), coalesce(sum(path GLOB ?), 0) FROM streams WHERE deleted",
         (HIDDEN.format("*"),),
     ).fetchone()
-    (size,) = db.execute("SELECT coalesce(sum(end - start), 0) FROM streams").fetchone()
+    (size,) = db.execute("SELECT coalesce(sum(length), 0) FROM extents").fetchone()
     extents, most, owners = db.execute(
         "SELECT coalesce(sum(n), 0), coalesce(max(n), 0), count(*) "
         "FROM (SELECT count(*) AS n FROM extents GROUP BY stream)"

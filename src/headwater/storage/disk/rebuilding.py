@@ -15,19 +15,20 @@ from typing import Any, Final
 import msgspec
 
 from headwater.storage.disk import catalog
-from headwater.storage.disk.catalog import Catalog, StreamRow
+from headwater.storage.disk.catalog import BY_NUMBER, COLUMNS, Catalog, StreamRow
 from headwater.storage.disk.journal import journal_numbers
 from headwater.storage.disk.view import read_only
 
-_COLUMNS: Final = ", ".join(StreamRow._fields)
 _PLACES: Final = ", ".join("?" * len(StreamRow._fields))
-_STREAMS: Final = f"SELECT {_COLUMNS} FROM streams"  # noqa: S608 - ours
-_PUT_STREAM: Final = f"INSERT OR REPLACE INTO streams ({_COLUMNS}) VALUES ({_PLACES})"  # noqa: S608 - ours
+_STREAMS: Final = f"SELECT {COLUMNS} FROM streams"  # noqa: S608 - ours
+_PUT_STREAM: Final = f"INSERT OR REPLACE INTO streams ({COLUMNS}) VALUES ({_PLACES})"  # noqa: S608 - ours
+_EXTENTS: Final = "SELECT stream, start, length, segment, position FROM extents"
 _OTHER_TABLES: Final = (
     "SELECT stream, producer_id, epoch, seq FROM producers",
-    "SELECT stream, start, length, segment, position FROM extents",
+    _EXTENTS,
     "SELECT id, bytes, live FROM segments",
 )
+_MOST: Final = 2**53
 
 
 class Rows(msgspec.Struct):
@@ -113,6 +114,11 @@ def _read(db: sqlite3.Connection, rows: Rows) -> None:
         taken.add(row.path)
         rows.streams[row.id] = row
     rows.complete = whole and bool(rows.streams)
+    found, _ = _scan(db, _EXTENTS, "stream")
+    for stream, start, length, _, _ in found:
+        row = rows.streams.get(stream)
+        if row is not None and _is_count(start) and _is_count(length):
+            rows.streams[stream] = row._replace(end=max(row.end, start + length))
     found, _ = _scan(db, "SELECT stream, producer_id, epoch, seq FROM producers", "stream")
     for stream, producer_id, epoch, seq in found:
         if all(isinstance(value, int) for value in (stream, epoch, seq)):
@@ -148,11 +154,15 @@ def _checked(values: tuple[Any, ...]) -> StreamRow | None:
         row = msgspec.convert(dict(zip(StreamRow._fields, values, strict=True)), _Row)
     except msgspec.ValidationError:
         return None
-    within = 0 < row.id < 2**53 and 0 <= row.start <= row.end < 2**53 and 0 <= row.source < row.id
+    within = 0 < row.id < _MOST and 0 <= row.start <= row.end < _MOST and 0 <= row.source < row.id
     texts = all(_is_json(text) for text in (row.closed_by, row.origin, row.inherited))
     if not (within and texts and row.path and "/" in row.content_type):
         return None
     return StreamRow(*values)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < _MOST
 
 
 def _is_json(text: str | None) -> bool:
@@ -203,5 +213,5 @@ def read_no_rows(db: sqlite3.Connection) -> None:
 
 def all_streams(db: sqlite3.Connection) -> Iterator[StreamRow]:
     """Read the streams of a catalog, sources before their forks."""
-    for row in db.execute(_STREAMS + " ORDER BY id").fetchall():
+    for row in db.execute(BY_NUMBER).fetchall():
         yield StreamRow(*row)

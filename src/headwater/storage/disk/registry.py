@@ -196,10 +196,15 @@ class Registry:
             source = self.numbered(stream.source)
             if source is not None:
                 source.forks += 1
-                self._mark_dirty(source)
-        self._mark_dirty(stream)
+                self._mark_changed(source)
+        self._mark_changed(stream)
         self._unsaved.add(stream.path)
         self.changed.add(stream.path)
+
+    def _mark_changed(self, stream: DiskStream) -> None:
+        """Have more saved of a stream than bytes and producers."""
+        stream.row_changed = True
+        self._mark_dirty(stream)
 
     def _mark_dirty(self, stream: DiskStream) -> None:
         if stream.number not in self.dirty:
@@ -218,6 +223,8 @@ class Registry:
         stream.last_access = max(stream.last_access, now)
         self._mark_dirty(stream)
         self.changed.add(stream.path)
+        if stream.expires:
+            stream.row_changed = True
         if extras is NOTHING_ELSE:
             return
         claim: ProducerClaim | None = None
@@ -228,8 +235,10 @@ class Registry:
             stream.unsaved_producers[claim.producer_id] = claim.state
         if extras.seq is not None:
             stream.durable_seq = extras.seq
+            stream.row_changed = True
         if extras.close:
             stream.close(claim)
+            stream.row_changed = True
 
     def replayed(self, stream: DiskStream) -> None:
         """Bring the accepted state to where the journal has brought the durable one."""
@@ -244,7 +253,7 @@ class Registry:
     def deleted(self, stream: DiskStream) -> None:
         """A deletion is durable: remove the stream, and every source that it alone kept alive."""
         stream.deleted = True
-        self._mark_dirty(stream)
+        self._mark_changed(stream)
         self.changed.add(stream.path)
         current: DiskStream | None = stream
         while current is not None and current.deleted and current.forks == 0:
@@ -252,7 +261,7 @@ class Registry:
             current = self.numbered(current.source) if current.source else None
             if current is not None:
                 current.forks -= 1
-                self._mark_dirty(current)
+                self._mark_changed(current)
 
     def _remove(self, stream: DiskStream) -> None:
         self.drop(stream)
@@ -270,7 +279,7 @@ class Registry:
         """
         stream.last_access = max(stream.last_access, now)
         if stream.config.expiry.ttl is not None and self._by_number.get(stream.number) is stream:
-            self._mark_dirty(stream)
+            self._mark_changed(stream)
 
     # Expiry
 

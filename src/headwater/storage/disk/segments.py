@@ -84,12 +84,17 @@ class SegmentWriter:
 
     def add(self, stream: int, start: int, buffers: Sequence[Buffer]) -> None:
         """Append an extent."""
-        self.add_long(stream, start, sum(map(len, buffers)), buffers)
+        length = sum(map(len, buffers))
+        if length > BLOCK:
+            self.add_long(stream, start, length, buffers)
+            return
+        data = b"".join(buffers)  # there are many short ones: one write is far less work
+        self._file.write(extent_header(stream, start, length) + data + _CRC.pack(crc32(data)))
+        self._added(stream, start, length)
 
     def add_long(self, stream: int, start: int, length: int, pieces: Iterable[Buffer]) -> None:
         """Append an extent whose bytes come piece by piece, so many in all."""
         self._file.write(extent_header(stream, start, length))
-        position = self.size + EXTENT_HEADER
         sums = bytearray()
         for block in _blocks(pieces):
             crc = 0
@@ -98,8 +103,12 @@ class SegmentWriter:
                 crc = crc32(part, crc)
             sums += _CRC.pack(crc)
         self._file.write(sums)
-        self.size = position + length + len(sums)
+        self._added(stream, start, length)
+
+    def _added(self, stream: int, start: int, length: int) -> None:
+        position = self.size + EXTENT_HEADER
         self.extents.append(Extent(stream, start, length, self.number, position))
+        self.size = position + length + _sums_bytes(length)
 
     def finish(self) -> None:
         """Make the segment durable."""
@@ -205,6 +214,17 @@ class SegmentFile:
         stored = self._read(extent, _CRC.size, sums + index * _CRC.size)
         if len(block) != size or stored != _CRC.pack(crc32(block)):
             raise StreamDamaged(str(self.path), extent.position + at, extent.stream)
+
+    def read_short(self, extent: Extent) -> bytes:
+        """Give the bytes of an extent of one block, checked with its header, all at once."""
+        at = extent.position - EXTENT_HEADER
+        whole = self._read(extent, EXTENT_HEADER + extent.length + _CRC.size, at)
+        if whole[:EXTENT_HEADER] != extent_header(extent.stream, extent.start, extent.length):
+            raise StreamDamaged(str(self.path), at, extent.stream)
+        data = whole[EXTENT_HEADER : EXTENT_HEADER + extent.length]
+        if whole[EXTENT_HEADER + extent.length :] != _CRC.pack(crc32(data)):
+            raise StreamDamaged(str(self.path), extent.position, extent.stream)
+        return data
 
     def verify_header(self, extent: Extent) -> None:
         """Check that an extent's own header says what the catalog says."""

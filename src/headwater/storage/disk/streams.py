@@ -59,11 +59,12 @@ class Producers:
         """Forget what the catalog has by now, so that sessions of the past don't add up."""
         self._catalog = catalog
         self._looked_up = None
-        self._known = {
-            producer_id: state
-            for producer_id, state in self._known.items()
-            if states.get(producer_id) != state
-        }
+        if self._known:
+            self._known = {
+                producer_id: state
+                for producer_id, state in self._known.items()
+                if states.get(producer_id) != state
+            }
 
 
 class DiskStream:
@@ -92,6 +93,7 @@ class DiskStream:
         "path",
         "producers",
         "recently_used",
+        "row_changed",
         "saving",
         "source",
         "start",
@@ -141,6 +143,8 @@ class DiskStream:
         self.last_access = 0.0
         # Housekeeping
         self.new = catalog is None
+        self.row_changed = self.new
+        """The catalog's row says less than is durable; where it ends is left to its extents."""
         self.saving = False
         """Part of a checkpoint that is under way."""
         self.recently_used = True
