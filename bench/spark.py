@@ -37,6 +37,7 @@ EVENTS_TARGET: Final = 250_000
 P50_TARGET, P99_TARGET = 1.0, 2.0
 MEMORY_TARGET: Final = 1.25
 ROWS: Final = ("read", "materialize", "lag", "idle", "memory")
+_WAYS: Final = {"read": "reading", "keep": "keeping tables and their history of"}
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -223,34 +224,49 @@ def lag_row(where: str, lags: list[float], rate: int) -> Row:
 
 
 def measure_memory(url: str, size: int) -> list[Row]:
-    """Read a short and a long stream, each by a driver of its own."""
-    small = size // 10
-    held: dict[int, dict[str, float]] = {}
-    for length in (small, size):
+    """Read a short and a long stream, and keep tables of them, each by a driver of its own."""
+    lengths = (size // 10, size)
+    for length in lengths:
         fill(url, f"bench/memory/{length}", long_events(), size=length)
-        command = [sys.executable, "-m", "bench.spark", "--driver", url, f"bench/memory/{length}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-        held[length] = json.loads(done.stdout.splitlines()[-1])
-    rows = []
-    for name in held[size]:
-        before, after = held[small][name], held[size][name]
-        rows.append(
+    rows: list[Row] = []
+    for way, what in _WAYS.items():
+        small, large = (_held(way, url, f"bench/memory/{length}") for length in lengths)
+        rows += [
             Row(
-                f"most memory of the driver's {name}, {small / 1e6:,.0f} and {size / 1e6:,.0f} MB",
-                f"{before:,.0f} MB and {after:,.0f} MB",
+                f"most memory of the driver's {name}, {what} "
+                f"{lengths[0] / 1e6:,.0f} and {lengths[1] / 1e6:,.0f} MB",
+                f"{small[name]:,.0f} MB and {held:,.0f} MB",
                 f"{MEMORY_TARGET} x",
-                after <= MEMORY_TARGET * before,
+                held <= MEMORY_TARGET * small[name],
             )
-        )
+            for name, held in large.items()
+        ]
     return rows
 
 
-def drive(url: str, stream: str) -> dict[str, float]:
+def _held(way: str, url: str, stream: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "bench.spark", "--driver", way, url, stream]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    held: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return held
+
+
+def drive(way: str, url: str, stream: str) -> dict[str, float]:
     """Read a stream in this process, and say how much memory it took: ours, and the JVM's."""
     # A heap that is filled by either stream: Java collects no garbage before it must.
     spark = started({"spark.driver.memory": "512m"})
-    options = {"url": url, "stream": stream, "mode": "state"}
-    read_nowhere(spark.read.format("headwater").options(**options).load())
+    if way == "read":
+        options = {"url": url, "stream": stream, "mode": "state"}
+        read_nowhere(spark.read.format("headwater").options(**options).load())
+    else:
+        with tempfile.TemporaryDirectory(prefix="headwater-bench-") as place:
+            materialize(
+                spark,
+                {"url": url, "stream": stream, "maxBytesPerTrigger": "25m"},
+                tables=f"{place}/tables",
+                checkpoint=f"{place}/checkpoint",
+                trigger={"availableNow": True},
+            ).awaitTermination()
     ours = os.getpid()
     children = Path(f"/proc/{ours}/task/{ours}/children").read_text().split()
     (java,) = (pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == "java\n")
@@ -327,7 +343,7 @@ def main() -> int:
     parser.add_argument("--lag-seconds", type=float, default=60.0, help="of each lag")
     parser.add_argument("--idle-seconds", type=float, default=30.0, help="that a query waits")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on a missed target")
-    parser.add_argument("--driver", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--driver", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.driver is not None:
         print(json.dumps(drive(*arguments.driver)))

@@ -5,6 +5,7 @@ several processes, those of Spark stay in one, since each Spark takes all cores 
 other files are shared out.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from tests.support.engines.postgres import Postgres, start_postgres
 from tests.support.engines.redis import Redis, start_redis
 from tests.support.engines.snowflake import Snowflake, start_snowflake
 from tests.support.engines.temporal import start_temporal
+
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""Most Sparks of the tests live for seconds, which a thorough compiler would take for itself."""
 
 for suite in sorted((Path(__file__).parent / "suites").glob("*.py")):
     pytest.register_assert_rewrite(f"tests.suites.{suite.stem}")

@@ -7,10 +7,13 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headwater.client import Batch
+from headwater.errors import BadOption
 from headwater.spark.columns import Columns, default_schema
 from headwater.spark.layout import lay_out
 from headwater.spark.messages import shape_of_schema, shape_of_values
@@ -128,6 +131,30 @@ def test_a_message_without_a_nested_value_that_is_never_null_is_corrupt(message:
     ]
 
 
+VARIANTS: dict[str, t.DataType] = {
+    "itself": t.VariantType(),
+    "in an array": t.ArrayType(t.VariantType()),
+    "in a map": t.MapType(t.StringType(), t.VariantType()),
+    "in an object": t.StructType().add("v", t.VariantType()),
+}
+
+
+@pytest.mark.parametrize("kind", VARIANTS.values(), ids=VARIANTS)
+def test_of_a_variant_is_said_how_to_have_one(kind: t.DataType) -> None:
+    schema = t.StructType().add("doc", kind)
+    with pytest.raises(BadOption, match=r"'doc' is or holds a variant.*valueType 'variant'"):
+        shape_of_schema(schema)
+    with pytest.raises(BadOption, match=r"'doc' is or holds a variant.*with parse_json"):
+        shape_of_values(schema)
+
+
+def test_types_that_json_has_not_are_refused_with_what_to_do() -> None:
+    with pytest.raises(BadOption, match="'d' is interval day: read it as string and convert it"):
+        shape_of_schema(t.StructType().add("d", t.DayTimeIntervalType(0, 0)))
+    with pytest.raises(BadOption, match=r"'m' is a map.*: make them string, and convert them"):
+        shape_of_schema(t.StructType().add("m", t.MapType(t.LongType(), t.StringType())))
+
+
 # The layout of a batch
 
 EPOCH = 7
@@ -222,6 +249,46 @@ def test_the_fast_way_to_read_by_a_schema_finds_what_the_slow_one_does(
     (expected,) = slow.batches(batch, piece)
     assert made.schema.equals(expected.schema)
     assert repr(made.to_pylist()) == repr(expected.to_pylist())  # 0.0 is not -0.0
+
+
+_NUMBERS = ("-0", "-0.0", "-0e0", "0", "1e-400", "-1e-400", "0.1", "9007199254740993", "1e38")
+_TOO_LARGE = {
+    "float": ("1e39", "-3.5e38", "1e308", "1e999", "1" * 400),
+    "double": ("1e309", "-1e999", "1" * 400),
+}
+
+
+def shown(kind: str, *numbers: str) -> list[tuple[Any, bool]]:
+    """Read numbers of one batch: what is in the column, and whether the message is corrupt."""
+    schema = t.StructType().add("v", t.DataType.fromDDL(kind)).add("_corrupt", "string")
+    batch = batch_of([f'{{"v":{number}}}'.encode() for number in numbers], 0)
+    (rows,) = Columns.of(KEEPING, schema).batches(batch, Range("s", batch.start, batch.offset))
+    return [(row["v"], row["_corrupt"] is not None) for row in rows.to_pylist()]
+
+
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_a_number_is_what_it_is_to_spark_whatever_is_beside_it(
+    spark: SparkSession, kind: str
+) -> None:
+    texts = spark.createDataFrame([(f'{{"v":{each}}}',) for each in _NUMBERS], "text string")
+    read = texts.select(f.from_json("text", f"v {kind}").alias("read")).collect()
+    for number, row in zip(_NUMBERS, read, strict=True):
+        for beside in ((), ("1",), ("null",), ('"x"',), ("-0.0",), ("-0",)):
+            value, is_corrupt = shown(kind, number, *beside)[0]
+            assert (repr(value), is_corrupt) == (repr(row.read.v), False), (number, beside)
+
+
+@pytest.mark.parametrize("kind", ["double", "float"])
+@pytest.mark.parametrize("form", ["{}", "array<{}>", "map<string,{}>", "struct<a:{}>"])
+def test_a_number_that_has_no_room_makes_its_message_corrupt_whatever_is_beside_it(
+    spark: SparkSession, kind: str, form: str
+) -> None:
+    del spark  # it reads the type
+    written = {"a": "[{}]", "m": '{{"a":{}}}', "s": '{{"a":{}}}'}.get(form[0], "{}")
+    for number in _TOO_LARGE[kind]:
+        for beside in ((), ("1",), ('"x"',)):
+            numbers = [written.format(each) for each in (number, *beside)]
+            assert shown(form.format(kind), *numbers)[0] == (None, True), (number, beside)
 
 
 def test_messages_that_fit_are_read_the_fast_way() -> None:

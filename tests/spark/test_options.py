@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.errors import BadOption
-from headwater.spark.options import sink_options, source_options
+from headwater.spark.options import is_path, sink_options, source_options
 
 URL = {"url": "http://127.0.0.1:4437"}
 
@@ -81,3 +81,9 @@ def test_what_cannot_be_used_is_named(name: str, value: str) -> None:
 def test_what_the_sink_cannot_use_is_named(name: str, value: str) -> None:
     with pytest.raises(BadOption, match=f"option '{name}' can't be used: "):
         sink_options({**URL, "stream": "a", name: value})
+
+
+@pytest.mark.parametrize("blank", ["", " ", "/", " / "])
+def test_a_blank_stream_of_the_sink_is_none(blank: str) -> None:
+    assert sink_options({**URL, "stream": blank}).stream is None
+    assert not is_path(blank)

@@ -116,12 +116,13 @@ def test_numbers_that_json_has_not_fail_the_write(
     ("path", "message"),
     [
         ("{room}//b", "no path of a stream"),
+        (" ", "no path of a stream"),
         ("{room}/b/", "no path of a stream"),
         ("{room}/../b", "no path of a stream"),
         ("{room}/\u0007", "no path of a stream"),
         ("{room}/" + "x" * 5000, "longer than"),
     ],
-    ids=["empty part", "empty end", "upwards", "control", "long"],
+    ids=["empty part", "blank", "empty end", "upwards", "control", "long"],
 )
 def test_a_row_with_a_path_that_no_stream_can_have_leaves_nothing(
     spark: SparkSession, server: ServerProcess, client: Client, room: str, path: str, message: str

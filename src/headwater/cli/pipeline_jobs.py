@@ -238,6 +238,13 @@ def snapshot(streams: str, target: str, **flags: Any) -> None:
 @click.option("--to", "stream", required=True, metavar="STREAM", help="Stream that gets changes.")
 @click.option("--type", "type_", required=True, help="Type of the entities.")
 @click.option("--key", "keys", required=True, multiple=True, help="Column that names an entity.")
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    help="Column that becomes a field of the value; may be given several times.  [default: all]",
+)
+@click.option("--value", metavar="COLUMN", help="Column that holds the whole value, as JSON.")
 @click.option("--deletes/--no-deletes", default=True, help="Delete entities without a row.")
 @click.option(
     "--state",
@@ -248,21 +255,28 @@ def snapshot(streams: str, target: str, **flags: Any) -> None:
 @_SERVER
 @_SESSION
 def publish(
+    *,
     table: str,
     stream: str,
     type_: str,
     keys: tuple[str, ...],
+    columns: tuple[str, ...],
+    value: str | None,
     deletes: bool,
     state: str | None,
     table_format: str,
     **flags: Any,
 ) -> None:
     """Publish a table as a stream of its changes."""
+    if columns and value is not None:
+        raise click.UsageError("--column and --value exclude each other.")
     target = {
         "kind": "publish",
         "stream": stream,
         "type": type_,
         "key": list(keys),
+        "columns": list(columns),
+        "value": value,
         "deletes": deletes,
     }
     flags["checkpoint"] = state or _beside(table, "published", "--state")

@@ -150,6 +150,9 @@ def _others(values: Values, kind: pa.DataType, places: Places) -> pa.Array:
         if pa.types.is_timestamp(leaf.type) and not are_of_the_calendar(leaf):
             # A time just inside of the calendar may lie outside of it in UTC.
             raise OverflowError("it lies outside of the years 1 to 9999")
+        if pa.types.is_float32(leaf.type) and pc.any(pc.is_inf(leaf)).as_py():
+            # JSON has no infinity: it was a number that only a double has room for.
+            raise OverflowError("it is too large for a float")
     if places is None:
         return array
     return array.take(_array(pa.int64(), len(places), _valid(places), np.maximum(places, 0)))

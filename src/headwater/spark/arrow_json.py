@@ -7,6 +7,7 @@ the parser that can say which message is at fault, and why. Of a name that stand
 object, only the last is looked at.
 """
 
+import re
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any, Final
@@ -14,10 +15,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from arro3.core import Schema
 from arro3.io import read_json
 from pyspark.sql import types as t
 
+from headwater.spark.arrays import leaves
 from headwater.spark.layout import Layout
 
 _NUMBERS: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.DoubleType)
@@ -26,6 +29,11 @@ _SPACE, _LINE_BREAK = b" \n"
 _UNFIT: Final = (b"\\ud", b"\\uD", b"\\u0000")
 """Escapes that it can't be given: of characters in two halves, of which it takes some for another
 character, and of NUL, which ends the whole process where it stands in a value of the wrong type."""
+
+_NEGATIVE: Final = pa.scalar(-(2**63), pa.int64())
+"""The bits of -0.0."""
+_WHOLE_ZERO: Final = re.compile(rb"-0(?![.eE0-9])")
+"""What may be a -0 that is a whole number: as Spark does, `msgspec` reads it as 0.0."""
 
 
 def is_plain(kind: t.DataType) -> bool:
@@ -74,6 +82,8 @@ class ArrowReader:
             return None
         if len(rows) != len(layout):
             return None
+        if any(map(_has_negative_zero, rows.columns)) and _WHOLE_ZERO.search(layout.data):
+            return None
         return dict(zip(self._names, rows.columns, strict=True))
 
     def _fields(self, schema: pa.Schema) -> Schema:
@@ -81,6 +91,11 @@ class ArrowReader:
             fields = pa.schema([schema.field(name) for name in self._names])
             self._known = schema, Schema.from_arrow(fields)
         return self._known[1]
+
+
+def _has_negative_zero(column: pa.Array) -> bool:
+    doubles = (leaf for leaf in leaves(column) if pa.types.is_float64(leaf.type))
+    return any(pc.any(pc.equal(leaf.view(pa.int64()), _NEGATIVE)).as_py() for leaf in doubles)
 
 
 def _lines(layout: Layout) -> BytesIO:

@@ -18,6 +18,7 @@ from pyspark.sql import types as t
 from headwater.errors import BadOption
 from headwater.spark.arrays import ABSENT, Values, array_of, carried, field_name, values_at
 from headwater.spark.arrow_json import ArrowReader, is_plain, numbers_in
+from headwater.spark.variants import holds_variants
 
 CORRUPT: Final = "_corrupt"
 _OUTSIDE: Final = ("stream", "offset", CORRUPT)
@@ -40,6 +41,16 @@ _SIMPLE: Final[dict[type[t.DataType], Any]] = {
     t.TimestampNTZType: Annotated[datetime, Meta(tz=False)],
     t.BinaryType: bytes,
 }
+
+
+_WHOLE_VARIANTS: Final = (
+    "only whole messages are read as variants, in mode 'raw' with the option valueType 'variant'; "
+    "variant_get takes fields out of them"
+)
+_PARSED_VARIANTS: Final = (
+    "leave the type without a schema, so that its values stay JSON, and read them with parse_json"
+)
+"""What to do instead, for messages and for values of changes."""
 
 
 class Shape:
@@ -121,10 +132,13 @@ class Shape:
         return {}
 
 
+_BOUNDED: Final = (pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_float32)
+
+
 def _is_bounded(kind: pa.DataType) -> bool:
     """Tell a type that has not room for all that its Python type holds."""
     inner = [kind.field(at).type for at in range(kind.num_fields)]
-    is_bounded = pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)
+    is_bounded = any(is_one(kind) for is_one in _BOUNDED)
     return is_bounded or any(map(_is_bounded, inner))
 
 
@@ -149,6 +163,10 @@ class _SchemaShape(Shape):
         self._schema = schema
         self._outside = outside
         fields = [field for field in schema if field.name not in outside]
+        for field in fields:
+            if holds_variants(field.dataType):
+                advice = _WHOLE_VARIANTS if outside else _PARSED_VARIANTS
+                raise BadOption("schema", f"'{field.name}' is or holds a variant: {advice}")
         kinds = [_json_type(field.dataType, field.name) for field in fields]
         kind = _class_of("Message", fields, kinds)
         super().__init__(kind, {field.name: field_name(at) for at, field in enumerate(fields)})
@@ -201,7 +219,8 @@ def _json_type(kind: t.DataType, where: str, *, in_map: bool = False) -> Any:
         return list[items | None if kind.containsNull else items]  # type: ignore[misc] # made here
     if isinstance(kind, t.MapType):
         if not isinstance(kind.keyType, t.StringType):
-            raise BadOption("schema", f"'{where}' is a map, and JSON has text keys only")
+            what = "is a map, and JSON has text keys only: make them string, and convert them"
+            raise BadOption("schema", f"'{where}' {what}")
         held = _json_type(kind.valueType, where, in_map=True)
         return dict[str, held | None if kind.valueContainsNull else held]  # type: ignore[misc] # made here
     if isinstance(kind, t.StructType):

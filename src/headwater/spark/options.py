@@ -135,7 +135,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Read the options of the sink."""
     options = _lowered(given, _SINK)
-    stream = options.get("stream", options.get("path", "")).strip("/")
+    stream = options.get("stream", options.get("path", "")).strip().strip("/")
     if is_glob(stream):
         raise BadOption("stream", "a glob can't be written to: name one stream, or use a column")
     if stream and not is_path(stream):
@@ -158,9 +158,16 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 def is_path(stream: str) -> bool:
     """Tell the path of a stream from a URL, and from what no server takes for one.
 
-    How long it may be is the server's to say.
+    How long it may be is the server's to say. One of spaces alone is nobody's wish.
     """
-    return not is_url(stream) and isinstance(parse_path(url_path(stream, "/"), "/", _LONGEST), str)
+    parsed = parse_path(url_path(stream, "/"), "/", _LONGEST)
+    return bool(stream.strip().strip("/")) and not is_url(stream) and isinstance(parsed, str)
+
+
+def is_writable(stream: str) -> bool:
+    """Tell a name under which one stream can be written; slashes around it do not count."""
+    path = stream.strip("/")
+    return is_path(path) and not is_glob(path)
 
 
 def is_glob(path: str) -> bool:

@@ -21,13 +21,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
-    DataType,
-    MapType,
     StringType,
     StructType,
-    VariantType,
 )
 
 from headwater.client import Client, ProducerClaim
@@ -45,6 +41,7 @@ from headwater.errors import (
 )
 from headwater.spark.arrays import leaves
 from headwater.spark.options import SinkOptions, is_path
+from headwater.spark.variants import holds_variants
 
 _STREAM: Final = "stream"
 _VALUE: Final = "value"
@@ -85,7 +82,7 @@ class Encoder:
         if not self._plain and not self._json:
             raise BadOption("contentType", "rows with fields become JSON: have one column 'value'")
         for name in fields:
-            if _holds_variants(schema[name].dataType):
+            if holds_variants(schema[name].dataType):
                 raise BadOption("schema", f"'{name}' is or holds a variant: write to_json({name})")
 
     def encode(self, batches: Iterator[pa.RecordBatch]) -> dict[str, bytes]:
@@ -141,18 +138,6 @@ class Encoder:
             except (msgspec.DecodeError, RecursionError) as error:
                 raise BadRow(f"its value {data[:80]!r} is no JSON ({error})") from None
         return data
-
-
-def _holds_variants(kind: DataType) -> bool:
-    match kind:
-        case StructType():
-            return any(_holds_variants(field.dataType) for field in kind.fields)
-        case ArrayType():
-            return _holds_variants(kind.elementType)
-        case MapType():
-            return _holds_variants(kind.valueType)
-        case _:
-            return isinstance(kind, VariantType)
 
 
 def _are_finite(array: pa.Array) -> bool:

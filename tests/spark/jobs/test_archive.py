@@ -18,8 +18,10 @@ from headwater.spark.archives import load
 from headwater.spark.archives.log import sweep
 from headwater.spark.jobs.archive import archive, archived
 from headwater.spark.jobs.restore import restore
+from headwater.spark.transforms.state_tables import current_state, violations
 from tests.spark.drivers import kill_all
 from tests.spark.jobs.driving import KILLS, job_driver
+from tests.spark.jobs.materializing import change, control
 from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
@@ -51,6 +53,25 @@ class Archive:
 @pytest.fixture
 def kept(spark: SparkSession, server: ServerProcess, room: str, tmp_path: Path) -> Archive:
     return Archive(spark, server.url, f"{room}/**", tmp_path)
+
+
+def test_an_archive_of_state_streams_is_read_as_tables(
+    kept: Archive, client: Client, room: str, spark: SparkSession
+) -> None:
+    events = [
+        change("user", "a", "insert", {"n": 1}),
+        change("user", "b", "insert", {"n": 2}),
+        control("reset"),
+        change("user", "a", "insert", {"n": 3}),
+    ]
+    client.stream(f"{room}/state").create(data=json.dumps(events).encode())
+    client.stream(f"{room}/notes").create("text/plain", data=b"no \xff message")
+    kept.run()
+    rows = archived(spark, str(kept.folder))
+    (row,) = current_state(rows, "user", "n long").collect()
+    assert (row.stream, row.key, row.n) == (f"{room}/state", "a", 3)
+    (aside,) = violations(rows).collect()
+    assert (aside.stream, aside.reason) == (f"{room}/notes", "must be a JSON object")
 
 
 def stored(client: Client, path: str) -> list[bytes]:

@@ -238,6 +238,13 @@ def test_what_spark_finds_is_told(
     assert "\n" not in problems[0]
 
 
+def test_offsets_to_start_from_are_no_problem(pipelines: Pipelines, spark: SparkSession) -> None:
+    pipelines.feed("one", b'[{"n":1}]')
+    starting = f'{{"{pipelines.room}/in/one": "latest"}}'
+    pipeline = pipelines.make(source={"options": {"startingOffsets": starting}})
+    assert found(spark, pipeline) == []
+
+
 def test_a_table_gets_whatever_its_format_holds(pipelines: Pipelines, spark: SparkSession) -> None:
     pipelines.feed("one", b'[{"n":1}]')
     sql = "SELECT n AS _bucket, INTERVAL '1' DAY AS i, named_struct('a.b', n) AS `s t` FROM source"

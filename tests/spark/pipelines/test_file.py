@@ -232,6 +232,101 @@ def test_a_field_of_a_wrong_type_hides_no_other_problem(tmp_path: Path) -> None:
         "source.schema",
         "master",
         "remote",
+        "transform",
+        "transform 1",
+    ]
+
+
+WRONG: Final = {
+    "a section": (
+        (
+            "source = 1\ntrigger = 'never'\n[[transform]]\nsql = ' '\n[target]\nkind = 'snapshot'\n"
+            "stream = 'a/*'\n"
+        ),
+        ["source", "transform", "transform 1.sql", "target.stream", "trigger"],
+    ),
+    "the target": (
+        (
+            "[source]\nstream = 'a'\nschema = 'n int'\noptions = { waitSeconds=99, types='a' }\n"
+            "[[transform]]\n[target]\nkind = 'strean'\n"
+        ),
+        ["target.kind", "source.options.waitSeconds", "transform 1"],
+    ),
+    "a field that is needed": (
+        (
+            "[source]\nstream = 'a'\nschema = 'n int'\n[[transform]]\nsql = 'SELECT 1'\n"
+            "[target]\nkind = 'materialize'\ntables = 1\n"
+        ),
+        ["target.tables", "source.schema", "transform"],
+    ),
+    "one that is needed and not there": (
+        "trigger = 'every 3 seconds'\n[source]\nstream = 'a/*'\n[target]\nkind = 'snapshot'\n",
+        ["target", "source.stream", "trigger"],
+    ),
+    "a transform": (
+        (
+            "[source]\nstream = 'a'\n[[transform]]\nsql = 1\n[[transform]]\nname = 'a-b'\n"
+            "sql = 'SELECT 1'\n[target]\nkind = 'stream'\nstream = 'a'\n"
+        ),
+        ["transform 1.sql", "transform 2.name", "target.stream"],
+    ),
+    "the list of transforms": (
+        "transform = 1\n[source]\nstream = 'a'\n[target]\nkind = 'archive'\nfolder = ' '\n",
+        ["transform", "target.folder"],
+    ),
+    "the source's table": (
+        (
+            "[source]\ntable = 1\nmode = 'raw'\n[target]\nkind = 'publish'\nstream = 'x'\n"
+            "type = 'u'\nkey = ['a', '']\n"
+        ),
+        ["source.table", "target.key"],
+    ),
+    "the server": (
+        (
+            "[source]\nurl = 1\nstream = 'a'\n[target]\nkind = 'stream'\nstream = 'b/*'\n"
+            "output = 'once'\n"
+        ),
+        ["source.url", "target.output", "target.stream"],
+    ),
+    "a name that is a variable": (
+        (
+            "checkpoint = '$NOT_SET'\n[source]\nstream = '$NOT_SET'\nmode = 'runs'\n[target]\n"
+            "kind = 'archive'\nfolder = 'f'\n"
+        ),
+        ["checkpoint", "source.stream", "source.mode"],
+    ),
+    "the name of a field": (
+        (
+            "metrics_strem = 'x'\n[source]\nstreams = 'a'\nschema = 'n int'\n[target]\n"
+            "kind = 'archive'\nfoldr = 'f'\n"
+        ),
+        ["metrics_strem", "source.streams", "target.foldr", "target", "source.schema"],
+    ),
+    "the key of a field": (
+        (
+            "name = 'a b'\n[source]\nstream = 'a'\nheaders = 1\nmode = 'runs'\n[target]\n"
+            "kind = 'table'\nfolder = ''\n"
+        ),
+        ["name", "source.headers", "target.folder"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "places"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_in_one_place_hides_nothing_that_can_be_known_of_others(
+    tmp_path: Path, text: str, places: list[str]
+) -> None:
+    told = problems(tmp_path, text)
+    assert [one.partition(": ")[2].partition(":")[0] for one in told] == places, told
+
+
+def test_keys_of_another_type_than_text_are_told(tmp_path: Path) -> None:
+    text = "pipeline = {'source': {'stream': 'a', 'headers': {1: 'x'}}, 'spark': {'a': []}, "
+    text += "'target': {'kind': 'archive', 'folder': ''}}"
+    assert problems(tmp_path, text, "shop.py") == [
+        "error: source.headers: expected `str`, got `int`",
+        "error: spark[...]: expected `str`, got `array`",
+        "error: target.folder: is empty: name a folder",
     ]
 
 

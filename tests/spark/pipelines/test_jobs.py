@@ -104,6 +104,37 @@ def test_a_table_or_a_key_that_is_not_there_is_told(
     assert str(problem) == "error: target.key: there is no column 'id'; there are n, word"
 
 
+def test_a_column_of_json_is_published_as_the_whole_value(
+    pipelines: Pipelines, spark: SparkSession
+) -> None:
+    rows = pa.table({"key": ["1", "2"], "doc": ['[1,{"a":null}]', None], "at": [1, 2]})
+    write_deltalake(pipelines.folder / "docs", rows)
+    target = {"kind": "publish", "stream": f"{pipelines.room}/docs", "type": "doc", "key": "key"}
+
+    def made(**more: object) -> Pipeline:
+        return pipelines.make(
+            source={"stream": [], "schema": None, "table": "docs"},
+            transform=[{"sql": "SELECT *, named_struct('a', at) AS o FROM source"}],
+            target={**target, "url": pipelines.url, **more},
+        )
+
+    good = made(value="doc")
+    assert with_spark(spark, good, dry_run=True) == []
+    pipelines.run_one(good)
+    told = {each["key"]: each["value"] for each in pipelines.items("docs")}
+    assert told == {"1": [1, {"a": None}], "2": None}
+    (problem,) = with_spark(spark, made(value="dok"), dry_run=True)
+    assert str(problem) == (
+        "error: target.value: there is no column 'dok'; there are key, doc, at, o"
+    )
+    (problem,) = with_spark(spark, made(value="o"), dry_run=True)
+    assert str(problem).startswith(
+        "error: target.value: the column 'o' is struct<a:bigint>, and holds no JSON: make JSON"
+    )
+    (problem,) = with_spark(spark, made(columns=["doc", "dok"]), dry_run=True)
+    assert str(problem).startswith("error: target.columns: there is no column 'dok'; there are")
+
+
 def test_two_publications_at_once_read_their_own_source(pipelines: Pipelines) -> None:
     # The first reads its view `source` after the second has made one of that name.
     (pipelines.folder / "slow.py").write_text(

@@ -33,7 +33,8 @@ def test_the_page_runs(tmp_path: Path) -> None:
         printed = ""
         for language, text in blocks(PAGE):
             if language in {"toml", "python"} and text.startswith("# "):
-                (tmp_path / text.partition("\n")[0].removeprefix("# ")).write_text(text)
+                file = tmp_path / text.partition("\n")[0].removeprefix("# ")
+                file.write_text(text.replace("http://localhost:4437", server.url))
             elif language == "toml":
                 tomllib.loads(text)
             elif language == "bash":
@@ -51,7 +52,7 @@ def test_the_page_runs(tmp_path: Path) -> None:
             elif language == "output":
                 assert text.strip() in printed, printed
                 shown += 1
-    assert shown == 3
+    assert shown == 4
     assert load(tmp_path / "large.py").transform[0].python == f"{tmp_path}/large.py:large"
 
 

@@ -152,6 +152,24 @@ def test_ctrl_c_while_spark_starts_starts_nothing(tmp_path: Path) -> None:
     assert "Traceback" not in text
 
 
+def test_a_column_of_json_is_published_by_a_command(tmp_path: Path) -> None:
+    rows = pa.table({"key": ["1"], "doc": ['{"a":[1]}'], "n": [2], "m": [3]})
+    write_deltalake(str(tmp_path / "table"), rows)
+    with ServerProcess() as server, Client(server.url) as client:
+        command = ("publish", "--table", "table", "--to", "out", "--type", "t", "--key", "key")
+        for told, flags in (
+            ({"a": [1]}, ("--value", "doc")),
+            ({"m": 3, "n": 2}, ("--column", "m", "--column", "n")),
+        ):
+            with started(tmp_path, server.url, *command, *flags) as (process, said):
+                assert process.wait(PATIENCE) == 0, said.read_text()
+            assert list(client.stream("out").read().items())[-1]["value"] == told
+        both = ("--value", "doc", "--column", "n")
+        with started(tmp_path, server.url, *command, *both) as (process, said):
+            assert process.wait(PATIENCE) == 2, said.read_text()
+    assert "--column and --value exclude each other." in said.read_text()
+
+
 def test_a_part_of_an_archive_is_restored_by_a_command(tmp_path: Path) -> None:
     folder = tmp_path / "archive"
     contents = load_or_begin(folder)

@@ -143,14 +143,116 @@ def test_a_good_pipeline_has_no_problem() -> None:
             },
             "error: trigger: 'publish' runs once and ends",
         ),
+        (
+            {
+                "source": {"table": "t"},
+                "target": {
+                    "kind": "publish",
+                    "stream": "b",
+                    "type": "u",
+                    "key": "k",
+                    "columns": ["a"],
+                    "value": "b",
+                },
+            },
+            "error: target: name the columns of the value or the one that holds it, not both",
+        ),
         ({"master": "local", "remote": "sc://h"}, "error: remote: a session is on a master or"),
         ({"remote": "host:15002"}, "error: remote: 'host:15002' is no Spark Connect URL"),
         ({"metrics_stream": ""}, "error: metrics_stream: is empty"),
+        ({"metrics_stream": "m/*"}, "error: metrics_stream: a glob can't be written to"),
+        (
+            {"target": {"kind": "project", "tables": "t", "publish": "http://x/y"}},
+            "error: target.publish: 'http://x/y' is no path of a stream",
+        ),
+        (
+            {"target": {"kind": "snapshot", "stream": "__ds/x"}},
+            "error: target.stream: '__ds/x' is no path of a stream",
+        ),
+        (
+            {"target": {"kind": "restore", "folder": "f", "stream": {"a": "b/*"}}},
+            "error: target.stream: a glob can't be written to",
+        ),
     ],
 )
 def test_a_contradiction_is_told(document: dict[str, Any], problem: str) -> None:
     found = told(**document)
     assert any(each.startswith(problem) for each in found), found
+
+
+PUBLISH = {"kind": "publish", "stream": "b", "type": "u", "key": "k"}
+RESTORE = {"kind": "restore", "folder": "f"}
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t"])
+@pytest.mark.parametrize(
+    ("place", "document"),
+    [
+        ("source.stream", {"source": {"stream": "{}"}}),
+        ("source.stream", {"source": {"stream": ["in", "{}"]}}),
+        ("source.stream", {"source": {"stream": "in,{}"}}),
+        ("source.stream", {"source": {"stream": ["/{}/"]}}),
+        ("source.schema", {"source": {"stream": "in", "schema": "{}"}}),
+        ("source.table", {"source": {"table": "{}"}, "target": PUBLISH}),
+        ("target.stream", {"target": {"kind": "stream", "stream": "{}"}}),
+        ("target.stream", {"target": {"kind": "stream", "stream": "/{}"}}),
+        ("target.folder", {"target": {"kind": "table", "folder": "{}"}}),
+        ("target.folder", {"target": {"kind": "spark", "format": "orc", "folder": "{}"}}),
+        ("target.table", {"target": {"kind": "spark", "format": "orc", "table": "{}"}}),
+        ("target.format", {"target": {"kind": "spark", "format": "{}", "folder": "f"}}),
+        (
+            "target.partition_by",
+            {"target": {"kind": "spark", "format": "orc", "folder": "f", "partition_by": ["{}"]}},
+        ),
+        ("target.tables", {"target": {"kind": "materialize", "tables": "{}"}}),
+        (
+            "target.schemas.user",
+            {"target": {"kind": "materialize", "tables": "t", "schemas": {"user": "{}"}}},
+        ),
+        (
+            "target.schemas",
+            {"target": {"kind": "materialize", "tables": "t", "schemas": {"{}": "n int"}}},
+        ),
+        ("target.tables", {"target": {"kind": "project", "tables": "{}"}}),
+        ("target.publish", {"target": {"kind": "project", "tables": "t", "publish": "{}"}}),
+        ("target.folder", {"target": {"kind": "archive", "folder": "{}"}}),
+        ("target.folder", {"source": {}, "target": {**RESTORE, "folder": "{}"}}),
+        ("target.stream", {"source": {}, "target": {**RESTORE, "stream": "{}"}}),
+        ("target.stream", {"source": {}, "target": {**RESTORE, "stream": {"a": "{}"}}}),
+        (
+            "target.stream",
+            {"source": {"stream": "in"}, "target": {"kind": "snapshot", "stream": "{}"}},
+        ),
+        ("target.stream", {"target": {**PUBLISH, "stream": "{}"}}),
+        ("target.type", {"target": {**PUBLISH, "type": "{}"}}),
+        ("target.key", {"target": {**PUBLISH, "key": "{}"}}),
+        ("target.key", {"target": {**PUBLISH, "key": ["a", "{}"]}}),
+        ("target.key", {"target": {**PUBLISH, "key": []}}),
+        ("target.columns", {"target": {**PUBLISH, "columns": ["{}"]}}),
+        ("target.value", {"target": {**PUBLISH, "value": "{}"}}),
+        ("metrics_file", {"metrics_file": "{}"}),
+        ("metrics_stream", {"metrics_stream": "{}"}),
+    ],
+)
+def test_a_blank_name_is_told_once_and_in_its_place(
+    place: str, document: dict[str, Any], blank: str
+) -> None:
+    (problem,) = told(**filled(document, blank))
+    assert problem.startswith(f"error: {place}: "), problem
+    assert "name " in problem or "write " in problem
+
+
+def filled(value: Any, blank: str) -> Any:
+    if isinstance(value, dict):
+        return {name.replace("{}", blank): filled(one, blank) for name, one in value.items()}
+    if isinstance(value, list):
+        return [filled(one, blank) for one in value]
+    return value.replace("{}", blank)
+
+
+def test_a_checkpoint_that_is_left_out_is_beside_the_file_and_one_of_spaces_is_told() -> None:
+    assert told(checkpoint="") == []
+    assert told(checkpoint=" ") == ["error: checkpoint: is empty: name a folder, or remove it"]
 
 
 def test_types_for_a_job_of_all_types_are_told_with_nothing_that_contradicts_it() -> None:

@@ -222,9 +222,27 @@ def test_rows_get_keys_and_values(spark: SparkSession) -> None:
     assert tuple(row) == ("x", "[1]")
     (row,) = keyed(df, "a.b", "n").collect()
     assert tuple(row) == ("x", "null")
-    for key, value in (("nope", None), ([], None), ("id", ["nope"])):
-        with pytest.raises(BadOption, match="column"):
-            keyed(df, key, value)
+    variants = df.selectExpr("id", "parse_json('\"x\"') AS v")
+    (row,) = keyed(variants, "id", "v").collect()
+    assert tuple(row) == ("1", '"x"')
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("nope", None, "'key' can't be used: there is no column 'nope'; there are id, at"),
+        ([], None, "'key' can't be used: name the column"),
+        ("id", ["nope"], "'value' can't be used: there is no column 'nope'"),
+        ("id", "nope", "'value' can't be used: there is no column 'nope'"),
+        ("id", "at", "'value' can't be used: the column 'at' is timestamp, and holds no JSON"),
+    ],
+)
+def test_columns_that_make_no_key_or_value_are_refused(
+    spark: SparkSession, key: str | list[str], value: str | list[str] | None, told: str
+) -> None:
+    df = spark.sql("SELECT 1L AS id, timestamp'2026-02-11 10:00:00' AS at")
+    with pytest.raises(BadOption, match=told):
+        keyed(df, key, value)
 
 
 def test_keys_and_values_are_the_same_in_every_zone(spark: SparkSession) -> None:

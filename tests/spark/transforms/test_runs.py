@@ -20,6 +20,7 @@ from headwater.spark.transforms.runs import (
     merge_steps,
     project_runs,
     project_steps,
+    set_aside,
     steps_of,
 )
 from headwater.state import MaterializedState
@@ -221,6 +222,19 @@ def test_what_has_no_number_is_refused_with_its_place(spark: SparkSession) -> No
     df = spark.createDataFrame(table.set_column(at_seq, table.schema.field(at_seq), seqs))
     with pytest.raises(PySparkException, match=r"00000002.*no runSeq"):
         project_runs(df, now=at(0)).collect()
+
+
+def test_what_has_no_number_is_set_aside_where_there_is_a_column_for_it(
+    spark: SparkSession,
+) -> None:
+    df = spark.createDataFrame(rows_of(LOG)).withColumn("_corrupt", f.lit(None).cast("string"))
+    numbered = f.when(f.col("run_seq") != len(LOG), f.col("run_seq"))
+    df = df.withColumn("run_seq", numbered)
+    (run,) = project_runs(df, now=at(0)).collect()
+    assert run["last_event_seq"] == len(LOG) - 1
+    (aside,) = set_aside(df).collect()
+    assert aside["offset"] == rows_of(LOG).column("offset")[-1].as_py()
+    assert aside["reason"].startswith("it has no runSeq")
 
 
 @pytest.mark.parametrize("name", ["emitted_at", "persisted_at"])

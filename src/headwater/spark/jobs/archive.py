@@ -53,7 +53,7 @@ def archive(
     spark.range(0, 1, 1, 1).mapInArrow(look, "streams long").collect()
     rows = spark.readStream.format("headwater").options(**chosen).load()
     writer = rows.writeStream.foreachBatch(_Archiving(folder, chosen))
-    writer = writer.option("checkpointLocation", folder_uri(checkpoint))
+    writer = writer.option("checkpointLocation", folder_uri(checkpoint, "checkpoint"))
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 

@@ -3,21 +3,19 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from headwater.errors import BadOption
 from headwater.spark.jobs.materializing import Materializing
-from headwater.spark.messages import shape_of_values
 from headwater.spark.packing import OBSERVED
 from headwater.spark.tables import FORMATS
 from headwater.spark.tables.files import folder_uri
 from headwater.spark.tables.table import BUCKETS
 from headwater.spark.transforms.changes import Packing
-from headwater.spark.transforms.state import same_column
+from headwater.spark.transforms.state import read_schema
 
 Trigger = Mapping[str, Any]
 """The keyword arguments of `DataStreamWriter.trigger`."""
@@ -43,17 +41,17 @@ def materialize(
     `tables/<type>` is the current state, `tables/<type>_history` every version of it, and
     `tables/_quarantine` what was kept aside. A type without a schema has its values as JSON.
     """
-    read = {type_: parsed(type_, each) for type_, each in (schemas or {}).items()}
+    read = {type_: read_schema(f"schemas.{type_}", each) for type_, each in (schemas or {}).items()}
     if any(name.lower() == "types" for name in source):
         raise BadOption("types", "there are tables of all types: remove it")
     options = {name: each for name, each in source.items() if name.lower() not in _OURS}
     options["packing"] = Packing.of(BUCKETS, read).text
     if table_format not in FORMATS:
         raise BadOption("format", f"{table_format!r} is none of {', '.join(FORMATS)}")
-    checkpoint = folder_uri(checkpoint)  # Spark's own folder may be another one
+    checkpoint = folder_uri(checkpoint, "checkpoint")  # Spark's own folder may be another one
     job = Materializing(
         source=options,
-        tables=folder_uri(tables),
+        tables=folder_uri(tables, "tables"),
         notes=f"{checkpoint.rstrip('/')}/{_NOTES}",
         schemas=read,
         history=history,
@@ -65,23 +63,3 @@ def materialize(
     query = counted.writeStream.foreachBatch(job.take)
     query = query.option("checkpointLocation", checkpoint)
     return (query.trigger(**trigger) if trigger else query).start()
-
-
-def parsed(type_: str, schema: str | StructType) -> StructType:
-    """Read the schema of a type, and refuse what JSON values can't be read as."""
-    name = f"schemas.{type_}"
-    if isinstance(schema, str):
-        try:
-            read = DataType.fromDDL(schema)
-        except PySparkException as error:
-            raise BadOption(name, f"it is no schema ({error})") from None
-    else:
-        read = schema
-    if not isinstance(read, StructType):
-        raise BadOption(name, "it is one type, and not the fields of an object")
-    same = same_column(read)
-    if same is not None:
-        what = "its fields '{}' and '{}' would be one column: rename one of them, or leave it out"
-        raise BadOption(name, what.format(*same))
-    shape_of_values(read)
-    return read

@@ -25,7 +25,7 @@ from headwater.spark.packing import BUCKET, PACKED
 from headwater.spark.planning import Planner
 from headwater.spark.tables import Table, open_table
 from headwater.spark.tables.table import BUCKETS
-from headwater.spark.transforms.changes import ASIDE, CHANGES
+from headwater.spark.transforms.changes import ASIDE, CHANGES, controls_in
 from headwater.spark.transforms.controls import Control, Course, courses
 from headwater.spark.transforms.state import (
     CurrentState,
@@ -34,7 +34,6 @@ from headwater.spark.transforms.state import (
     history_schema,
     value_columns,
 )
-from headwater.spark.transforms.times import moment
 from headwater.spark.transforms.violations import QUARANTINE, Quarantine
 
 QUARANTINE_TABLE: Final = "_quarantine"
@@ -259,10 +258,7 @@ def _surveyed(changes: DataFrame) -> Survey:
         f.flatten(f.collect_list("controls")).alias("controls"),
         f.count_if(f.col("kind") == ASIDE).alias("aside"),
     ).collect()[0]
-    controls = [
-        Control(row.stream, row.offset, row.kind, moment(row.time)) for row in told.controls
-    ]
-    return Survey(frozenset(told.types), tuple(controls), bool(told.aside))
+    return Survey(frozenset(told.types), controls_in(told.controls), bool(told.aside))
 
 
 def _compare(is_now: StructType, type_: str, schema: StructType | None) -> None:

@@ -23,21 +23,19 @@ from headwater.client import ProducerClaim, Stream
 from headwater.errors import BadOption, BatchRefused, RequestRefused, StreamNotFound
 from headwater.protocol.content_types import JSON
 from headwater.protocol.globs import matches
-from headwater.spark.messages import CORRUPT
-from headwater.spark.options import Server, is_glob, source_options
+from headwater.spark.options import Server, is_writable, source_options
 from headwater.spark.queries import query_id
 from headwater.spark.tables import Table, open_table
 from headwater.spark.tables.files import folder_uri
 from headwater.spark.transforms.run_changes import run_messages, step_messages
 from headwater.spark.transforms.run_tables import MESSAGES, RUNS, STEPS
 from headwater.spark.transforms.runs import (
-    EVENT_COLUMNS,
     FOR_GOOD,
     checked,
-    complaint,
     merge_runs,
     merge_steps,
     project_steps,
+    set_aside,
 )
 
 OBSERVED: Final = "headwater_project"
@@ -67,8 +65,9 @@ def project(
     chosen = _checked(source, publish, grace_seconds)
     events = spark.readStream.format("headwater").options(**chosen).load()
     observed = events.observe(OBSERVED, *_figures())
-    checkpoint = folder_uri(checkpoint)  # Spark's own folder may be another one
-    each = _Projecting(chosen, folder_uri(tables), checkpoint, table_format, publish, grace_seconds)
+    checkpoint = folder_uri(checkpoint, "checkpoint")  # Spark's own folder may be another one
+    folder = folder_uri(tables, "tables")
+    each = _Projecting(chosen, folder, checkpoint, table_format, publish, grace_seconds)
     writer = observed.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
     return (writer.trigger(**trigger) if trigger else writer).start()
 
@@ -79,7 +78,7 @@ def _checked(
     given = {name.lower(): value for name, value in source.items()}
     if given.get("mode", "runs").lower() != "runs":
         raise BadOption("mode", "runs are projected from mode 'runs': leave it out")
-    if publish is not None and (not publish.strip("/") or is_glob(publish.strip("/"))):
+    if publish is not None and not is_writable(publish):
         raise BadOption("publish", "name the one stream that snapshots are written to")
     if grace_seconds is not None and grace_seconds < 0:
         raise BadOption("grace_seconds", "it is a number of seconds from 0, or None to wait on")
@@ -194,9 +193,9 @@ class _Projecting:
             return
         batch = batch.persist()  # it is used twice, and must be observed once
         try:
-            bad = set_aside(batch.where(complaint().isNotNull()))
+            bad = set_aside(batch)
             self._table(_QUARANTINE).append(bad, writer=self._writer, batch=number)
-            rewrite(batch.where(complaint().isNull()).select(*EVENT_COLUMNS), merge)
+            rewrite(checked(batch), merge)
         finally:
             batch.unpersist()
 
@@ -229,14 +228,6 @@ def _tell(
             except RequestRefused as refused:
                 yield pa.RecordBatch.from_pydict({"refused": [str(refused)]})
                 return
-
-
-def set_aside(bad: DataFrame) -> DataFrame:
-    """Give messages that are no events as rows of a quarantine."""
-    fields = f.struct(*[name for name in bad.columns if name not in {"stream", "offset", CORRUPT}])
-    reason = f.when(f.col(CORRUPT).isNotNull(), "it can't be read").otherwise(complaint())
-    message = f.coalesce(f.col(CORRUPT), f.to_json(fields))
-    return bad.select("stream", "offset", reason.alias("reason"), message.alias("message"))
 
 
 def bodies_of(messages: Iterable[str], most_bytes: int) -> Iterator[bytes]:

@@ -100,8 +100,10 @@ def publish(
     ends the job.
     """
     df = spark.table(rows) if isinstance(rows, str) else rows
-    if not type:
+    if not type.strip():
         raise BadOption("type", "name the type that the rows are of")
+    if not state.strip():
+        raise BadOption("state", "it is empty: name a folder for what is read of the stream")
     publishing = _Publishing(
         spark,
         _source(url, stream, options or {}),

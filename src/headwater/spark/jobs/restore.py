@@ -29,7 +29,7 @@ from headwater.protocol.globs import matches
 from headwater.spark.archives.contents import ArchivedFile, Contents, Incarnation
 from headwater.spark.archives.files import check, row_groups
 from headwater.spark.archives.log import archive_folder, load
-from headwater.spark.options import Server
+from headwater.spark.options import Server, is_writable
 from headwater.spark.placing import CHUNK_BYTES, Placed, place
 from headwater.spark.ranges import byte_of, is_offset
 
@@ -124,6 +124,7 @@ def restore(
     for path, offset in (until or {}).items():
         if not is_offset(offset):
             raise BadOption("until", f"'{offset}', for '{path}', is no offset")
+    _check_paths(stream)
     kept = archive_folder(folder)
     choose = partial(
         _choose,
@@ -151,6 +152,14 @@ def restore(
         raise RestoreRefused(reasons)
     back = [each.done for each in outcomes if each.done is not None]
     return Restored(sorted(back, key=lambda each: each.path))
+
+
+def _check_paths(stream: str | Mapping[str, str] | None) -> None:
+    if isinstance(stream, str) and not stream.strip("/ "):
+        raise BadOption("stream", "it is empty: name a path or a glob, or leave it out for all")
+    for path, new in stream.items() if isinstance(stream, Mapping) else ():
+        if not is_writable(new):
+            raise BadOption("stream", f"'{new}', for '{path}', is no path of a stream")
 
 
 # What tasks do

@@ -28,7 +28,7 @@ from headwater.errors import (
     StreamDiffers,
     StreamNotFound,
 )
-from headwater.spark.options import SourceOptions, is_glob, source_options
+from headwater.spark.options import SourceOptions, is_glob, is_writable, source_options
 from headwater.spark.placing import CHUNK_BYTES, place
 from headwater.spark.transforms.controls import course_of
 from headwater.spark.transforms.raw_events import CHANGES, CONTROLS, changes_of, controls_of
@@ -140,7 +140,7 @@ def _checked(
     options = source_options(chosen)
     if len(options.streams) != 1 or is_glob(options.streams[0]):
         raise BadOption("stream", "a snapshot is of one stream: name it")
-    if not target.strip("/") or is_glob(target) or target.strip("/") == options.streams[0]:
+    if not is_writable(target) or target.strip("/") == options.streams[0]:
         raise BadOption("target", "name another stream than the source, where the snapshot goes")
     if until is not None and not until:
         raise BadOption("until", "it is an offset of the source")

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from msgspec.structs import replace
 from pyspark.errors import PySparkException
@@ -20,7 +21,6 @@ from pyspark.sql.types import StructType
 from headwater.errors import BadOption, BadPipeline, CheckpointUnreadable, HeadwaterError, NoJava
 from headwater.spark.columns import Columns, default_schema
 from headwater.spark.java import find_java
-from headwater.spark.jobs.materialize import parsed
 from headwater.spark.options import sink_options, source_options
 from headwater.spark.pipelines.building import (
     apply,
@@ -56,8 +56,11 @@ from headwater.spark.pipelines.values import (
     TableTarget,
 )
 from headwater.spark.sink import Encoder
+from headwater.spark.transforms.comparing import column_complaints
+from headwater.spark.transforms.state import read_schema
 
-_NOTHING: Final = "__headwater/check/of/nothing"
+_NOTHING: Final = f"headwater-check/{uuid4().hex}"
+"""A path at which nobody has anything."""
 _DRY_SECONDS: Final = 60
 _CONNECT_PORT: Final = 15002
 _CONNECT_SECONDS: Final = 5.0
@@ -179,7 +182,7 @@ def _java() -> Iterator[Problem]:
 def _schemas(spark: SparkSession, target: Materialize) -> Iterator[Problem]:
     for name, ddl in target.schemas.items():
         try:
-            parsed(name, spark.createDataFrame([], ddl).schema)
+            read_schema(f"schemas.{name}", spark.createDataFrame([], ddl).schema)
         except (BadOption, PySparkException, ValueError) as error:
             yield Problem(f"target.schemas.{name}", reason_of(error))
 
@@ -225,11 +228,10 @@ def _analysed(spark: SparkSession, pipeline: Pipeline, problems: list[Problem]) 
 def _written(pipeline: Pipeline, schema: StructType) -> Iterator[Problem]:
     """Have the target look at the columns that it gets."""
     if isinstance(pipeline.target, Publish):
-        keys = pipeline.target.key
-        wanted = [*((keys,) if isinstance(keys, str) else keys), *pipeline.target.columns]
-        for name in wanted:
-            where = "target.columns" if name in pipeline.target.columns else "target.key"
-            yield from _column(where, name, schema)
+        columns, value = pipeline.target.columns, pipeline.target.value
+        places = {"key": "target.key", "value": "target.value" if value else "target.columns"}
+        for argument, what in column_complaints(schema, pipeline.target.key, value or columns):
+            yield Problem(places[argument], what)
     if isinstance(pipeline.target, StreamTarget):
         try:
             Encoder(sink_options(pipeline.target.format_options()), schema)
@@ -262,11 +264,13 @@ def _format(spark: SparkSession, target: SparkTarget) -> Iterator[Problem]:
 
 
 def _dry(spark: SparkSession, pipeline: Pipeline) -> Iterator[Problem]:
-    """Start the query over streams that are not there, into nothing, with a checkpoint of its own.
-
-    Nobody has a stream at this path: reserved names begin with two underscores.
-    """
-    nothing = replace(pipeline.source, stream=_NOTHING)
+    """Start the query over streams that are not there, into nothing, with its own checkpoint."""
+    options = {  # offsets are of the streams that were named
+        name: each
+        for name, each in pipeline.source.options.items()
+        if name.lower() != "startingoffsets"
+    }
+    nothing = replace(pipeline.source, stream=_NOTHING, options=options)
     output = getattr(pipeline.target, "output", "append")
     with tempfile.TemporaryDirectory(prefix="headwater-check-") as folder:
         try:

@@ -17,13 +17,22 @@ from msgspec import Struct, structs
 from headwater.client import DEFAULT_URL
 from headwater.errors import BadPipeline
 from headwater.spark.pipelines.problems import Problem, are_fatal
-from headwater.spark.pipelines.rules import contradictions, how_it_runs
-from headwater.spark.pipelines.values import TARGETS, Pipeline, Source, Transform, as_text
+from headwater.spark.pipelines.rules import contradictions
+from headwater.spark.pipelines.values import (
+    TARGETS,
+    Materialize,
+    Pipeline,
+    Source,
+    Transform,
+    as_text,
+)
 
 _VARIABLE: Final = re.compile(r"\$(\w+)|\$\{(\w+)\}")
-_EXPECTED: Final = re.compile(r" - at `\$\.?(.*)`$")
+_EXPECTED: Final = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 _FIELD: Final = re.compile(r"\w+")
+_MISSING: Final = re.compile(r"missing required field `(\w+)`")
 _NO_SESSION: Final = "SparkSession should be created first"
+_OF_SERVER: Final = {"url": str, "token": str, "headers": dict}
 _PATHS: Final = {
     "": ("checkpoint", "metrics_file"),
     "source": ("table",),
@@ -63,40 +72,51 @@ def read_document(
 ) -> tuple[Pipeline | None, list[Problem]]:
     """Make a pipeline of what a file holds; relative paths are relative to `folder`."""
     environment = os.environ if environment is None else environment
-    problems: list[Problem] = []
-    filled = _filled(dict(document), "", environment, problems)
+    found = _Found()
+    filled = _filled(dict(document), "", environment, found)
     _take_paths(filled, folder.absolute())
     _take_servers(filled, environment)
     name = filled.get("name")
     if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
-        problems.append(Problem("name", "is made of letters, digits, '-', '_' and '.'"))
+        found.tell("name", "is made of letters, digits, '-', '_' and '.'", "name", "checkpoint")
+        filled["name"] = ""
     elif not filled.get("checkpoint"):
         filled["checkpoint"] = str(folder.absolute() / "checkpoints" / name)
     if isinstance(filled.get("spark"), dict):
         filled["spark"] = _settings(filled["spark"])
-    problems += _unknown(filled, Pipeline, "")
+    _tell_unknown_fields(filled, Pipeline, "", found)
     parts: dict[str, Any] = {}
-    parts["source"] = _section(filled.pop("source", {}), Source, "source", problems)
+    parts["source"] = _section(filled.pop("source", {}), Source, "source", found) or Source()
     transforms = filled.pop("transform", [])
     if isinstance(transforms, dict):
         transforms = [transforms]
-    if isinstance(transforms, list | tuple):
-        parts["transform"] = tuple(
-            _section(one, Transform, f"transform {number}", problems)
-            for number, one in enumerate(transforms, 1)
-        )
-    else:
-        problems.append(Problem("transform", "is a list: begin each with [[transform]]"))
-    parts["target"] = _target(filled.pop("target", None), problems)
-    if are_fatal(problems):
-        rest = {**filled, "target": {"kind": "archive", "folder": "-"}}
-        known = _section(rest, Pipeline, "", problems)
-        return None, _once(problems + (how_it_runs(known) if known else []))
-    pipeline = _section({**filled, **parts}, Pipeline, "", problems)
+    if not isinstance(transforms, list | tuple):
+        found.tell("transform", "is a list: begin each with [[transform]]")
+        transforms = []
+    parts["transform"] = tuple(
+        _section(one, Transform, f"transform {number}", found) or Transform()
+        for number, one in enumerate(transforms, 1)
+    )
+    parts["target"] = _target(filled.pop("target", None), found) or Materialize(tables="")
+    pipeline = _section({**filled, **parts}, Pipeline, "", found)
     if pipeline is None:
-        return None, _once(problems)
-    is_whole = not are_fatal(problems)
-    return (pipeline if is_whole else None), _once(problems + contradictions(pipeline))
+        return None, found.problems
+    is_whole = not are_fatal(found.problems)
+    problems = found.problems + contradictions(pipeline, found.unknown)
+    return (pipeline if is_whole else None), list(dict.fromkeys(problems))
+
+
+class _Found:
+    """What is wrong with a document, and of which places it is not known what they should say."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.unknown: set[str] = set()
+
+    def tell(self, where: str, what: str, *unknown: str) -> None:
+        """Add a problem; what is not known is the place itself, if nothing else is said."""
+        self.problems.append(Problem(where, what))
+        self.unknown.update(unknown or [where])
 
 
 def module_at(path: Path) -> ModuleType:
@@ -155,24 +175,24 @@ def _named(step: Any, module: ModuleType, path: Path) -> Any:
     return {**(step if isinstance(step, dict) else {}), "python": f"{path.absolute()}:{name}"}
 
 
-def _filled(value: Any, where: str, environment: Mapping[str, str], problems: list[Problem]) -> Any:
+def _filled(value: Any, where: str, environment: Mapping[str, str], found: _Found) -> Any:
     """Put environment variables in the place of texts that are `$NAME`."""
     if isinstance(value, Mapping):
         inner = {"sql", "python"}  # a dollar in there is none of ours
         return {
             name: one
             if name in inner
-            else _filled(one, f"{where}.{name}" if where else str(name), environment, problems)
+            else _filled(one, f"{where}.{name}" if where else str(name), environment, found)
             for name, one in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_filled(one, where, environment, problems) for one in value]
-    found = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+        return [_filled(one, where, environment, found) for one in value]
+    named = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
+    if named is None:
         return value
-    name = found[1] or found[2]
+    name = named[1] or named[2]
     if name not in environment:
-        problems.append(Problem(where, f"the environment variable {name} is not set: set it"))
+        found.tell(where, f"the environment variable {name} is not set: set it")
     return environment.get(name, "")
 
 
@@ -181,7 +201,7 @@ def _take_paths(document: dict[str, Any], folder: Path) -> None:
         part = document.get(section) if section else document
         if isinstance(part, dict):
             for name in names:
-                if isinstance(part.get(name), str) and part[name]:
+                if isinstance(part.get(name), str) and part[name].strip():
                     part[name] = _absolute(part[name], folder)
     steps = document.get("transform")
     for step in steps if isinstance(steps, list) else ():
@@ -198,14 +218,20 @@ def _absolute(path: str, folder: Path) -> str:
 def _take_servers(document: dict[str, Any], environment: Mapping[str, str]) -> None:
     """Fill in servers: the source's is the environment's, and the target's is the source's."""
     source = document.setdefault("source", {})
-    target = document.get("target")
-    if not (isinstance(source, dict) and isinstance(target, dict)):
+    if not isinstance(source, dict):
         return
     if not source.get("url"):
         source["url"] = environment.get("HEADWATER_URL") or DEFAULT_URL
+    target = document.get("target")
+    if not isinstance(target, dict):
+        return
     known = TARGETS.get(str(target.get("kind")))
     if known is not None and "url" in known.__struct_fields__ and not target.get("url"):
-        target |= {name: source[name] for name in ("url", "token", "headers") if name in source}
+        target |= {
+            name: source[name]
+            for name, kind in _OF_SERVER.items()
+            if isinstance(source.get(name), kind)  # what is wrong is told of the source alone
+        }
 
 
 def _settings(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -221,63 +247,73 @@ def _settings(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _target(document: Any, problems: list[Problem]) -> Any:
+def _target(document: Any, found: _Found) -> Any:
     kinds = ", ".join(TARGETS)
     if not isinstance(document, dict) or "kind" not in document:
-        problems.append(Problem("target", f"say where rows go: [target] with a kind of {kinds}"))
+        found.tell("target", f"say where rows go: [target] with a kind of {kinds}")
         return None
     kind = TARGETS.get(str(document["kind"]))
     if kind is None:
-        problems.append(Problem("target.kind", f"'{document['kind']}' is none of {kinds}"))
+        found.tell("target.kind", f"'{document['kind']}' is none of {kinds}", "target")
         return None
-    return _section(document, kind, "target", problems)
+    return _section(document, kind, "target", found)
 
 
-def _section(document: Any, kind: type[Struct], where: str, problems: list[Problem]) -> Any:
+def _section(document: Any, kind: type[Struct], where: str, found: _Found) -> Any:
     """Make a value of one section; None, and a problem, where that can't be.
 
-    A field of a wrong type is a problem, and is taken as left out, so that the others are told too.
+    A field of a wrong type is a problem, and is taken as left out, so that the others are told too;
+    one that is needed is taken as an empty text.
     """
-    if isinstance(document, Mapping):
-        unknown = _unknown(document, kind, where) if where else []
-        problems += unknown
-        fields = set(kind.__struct_fields__) | {"kind"}
-        document = {name: one for name, one in document.items() if name in fields}
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        at = _EXPECTED.search(text)
-        place = ".".join(filter(None, (where, at[1] if at else "")))
-        what = _EXPECTED.sub("", text)
-        problems.append(Problem(place or "pipeline", what[:1].lower() + what[1:]))
-        wrong = _FIELD.match(at[1]) if at else None
-        if wrong is None or wrong[0] in _required(kind):
-            return None
-        rest = {name: one for name, one in document.items() if name != wrong[0]}
-        return _section(rest, kind, where, problems)
+    if isinstance(document, kind):
+        return document
+    if not isinstance(document, Mapping):
+        found.tell(where, f"expected `object`, got `{type(document).__name__}`")
+        return None
+    if where:
+        _tell_unknown_fields(document, kind, where, found)
+    fields = {*kind.__struct_fields__, "kind"}
+    known = {name: one for name, one in document.items() if name in fields}
+    while True:
+        try:
+            return msgspec.convert(known, kind)
+        except msgspec.ValidationError as error:
+            what = str(error)
+            at = _EXPECTED.search(what)
+            place, told = (at[1], what[: at.start()]) if at else ("", what)
+            wrong = _FIELD.match(place) or _MISSING.search(told)
+            field = wrong[wrong.lastindex or 0] if wrong else ""
+            is_needed = field in _required(kind)
+            if not field or (is_needed and known.get(field) == ""):
+                found.tell(where or "pipeline", what[:1].lower() + what[1:])
+                return None
+            found.tell(_within(where, place), told[:1].lower() + told[1:], _within(where, field))
+            known.pop(field, None)
+            if is_needed:
+                known[field] = ""
+
+
+def _within(where: str, place: str) -> str:
+    return ".".join(filter(None, (where, place)))
 
 
 def _required(kind: type[Struct]) -> set[str]:
     return {field.name for field in structs.fields(kind) if field.required}
 
 
-def _unknown(document: Mapping[str, Any], kind: type[Struct], where: str) -> list[Problem]:
+def _tell_unknown_fields(
+    document: Mapping[str, Any], kind: type[Struct], where: str, found: _Found
+) -> None:
     known = list(kind.__struct_fields__)
     if kind.__struct_config__.tag is not None:
         known.append("kind")
-    found = []
     for name in document:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
-            place = f"{where}.{name}" if where else str(name)
-            found.append(Problem(place, f"there is no such field; {hint}"))
-    return found
-
-
-def _once(problems: list[Problem]) -> list[Problem]:
-    return list(dict.fromkeys(problems))
+            place = _within(where, str(name))
+            meant = [_within(where, each) for each in near if each not in document]
+            found.tell(place, f"there is no such field; {hint}", place, *meant)
 
 
 def _told(error: Exception) -> str:

@@ -215,7 +215,7 @@ def _publish(target: Publish, spark: SparkSession, pipeline: Pipeline, watch: Wa
         stream=target.stream,
         type=target.type,
         key=target.key,
-        value=target.columns or None,
+        value=target.value or target.columns or None,
         deletes=target.deletes,
         state=f"{pipeline.checkpoint}/state",
         writer=pipeline.name,

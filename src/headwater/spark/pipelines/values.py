@@ -52,9 +52,14 @@ class Source(Server, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: TableFormat = "delta"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Give the streams as they are written."""
+        return tuple(self.stream.split(",")) if isinstance(self.stream, str) else self.stream
+
+    @property
     def streams(self) -> tuple[str, ...]:
-        names = self.stream.split(",") if isinstance(self.stream, str) else self.stream
-        return tuple(name.strip().strip("/") for name in names if name.strip())
+        paths = (name.strip().strip("/") for name in self.names)
+        return tuple(path for path in paths if path)
 
     def format_options(self) -> dict[str, str]:
         """Give the options as `spark.readStream.format("headwater")` takes them."""
@@ -209,7 +214,9 @@ class Publish(Server, _Target, frozen=True, kw_only=True, tag="publish"):
     key: str | tuple[str, ...]
     """The column, or columns, that name an entity."""
     columns: tuple[str, ...] = ()
-    """Those that make the value; all where it is left out."""
+    """Those that become the fields of the value; all where it is left out."""
+    value: str | None = None
+    """Instead, a column that holds the whole value as JSON."""
     deletes: bool = True
     """Whether entities that have no row any more are deleted."""
 

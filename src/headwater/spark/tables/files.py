@@ -38,11 +38,13 @@ _AT_ONCE: Final = 16
 _HELD_BYTES: Final = 64 << 20
 
 
-def folder_uri(folder: str) -> str:
+def folder_uri(folder: str, option: str = "folder") -> str:
     """Name a folder so that driver, executors and Spark mean the same one.
 
     Spark looks for a path without a scheme on its default file system: on a cluster, maybe HDFS.
     """
+    if not folder.strip():  # it would be the one that the process runs in
+        raise BadOption(option, "it is empty: name a folder")
     return folder.rstrip("/") if "://" in folder else f"{_LOCAL}{Path(folder).absolute()}"
 
 

@@ -21,8 +21,8 @@ from headwater.spark.columns import no_collection
 from headwater.spark.gathering import gathered
 from headwater.spark.packing import BUCKET, PACKED, PACKED_CHANGES
 from headwater.spark.tables.packing import packed
-from headwater.spark.transforms.controls import END, RESET, START
-from headwater.spark.transforms.times import times
+from headwater.spark.transforms.controls import END, RESET, START, Control
+from headwater.spark.transforms.times import moment, times
 from headwater.spark.transforms.violations import Values, message_of
 from headwater.state.decoding import WireEvent, decode_pieces
 
@@ -198,3 +198,10 @@ def _control(text: bytes, event: WireEvent) -> dict[str, str | None]:
     is_text = bytes(stamp).startswith(b'"')
     time = msgspec.json.decode(stamp, type=str) if is_text else None
     return {"kind": str(event.headers.control), "time": time}
+
+
+def controls_in(told: Iterable[Any]) -> tuple[Control, ...]:
+    """Read controls as packed changes have them beside them."""
+    return tuple(
+        Control(row["stream"], row["offset"], row["kind"], moment(row["time"])) for row in told
+    )

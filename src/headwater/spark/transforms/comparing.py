@@ -16,7 +16,15 @@ from msgspec import Raw
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from headwater.errors import BadOption
 from headwater.spark.tables import Merged
@@ -38,6 +46,8 @@ BODIES: Final = StructType().add("events", "long").add("body", "binary")
 _CHANGES_ARROW: Final = to_arrow_schema(CHANGES, timezone="UTC")
 _BODIES_ARROW: Final = to_arrow_schema(BODIES, timezone="UTC")
 _SETTING: Final = ("insert", "update", "upsert")
+_HOLD_JSON: Final = (StringType, BinaryType, VariantType, BooleanType, NumericType)
+"""The types of columns whose texts may be JSON; a row in which one is not is told when it comes."""
 _JSON_OPTIONS: Final = {
     # A field that becomes null is a change, and must be told as one.
     "ignoreNullFields": "false",
@@ -88,24 +98,46 @@ def keyed(
     Several columns of a key become a JSON array of texts. The value is an object of all columns, or
     of those that are named; one name is a column that holds JSON itself.
     """
-    keys = [key] if isinstance(key, str) else list(key)
-    wanted = [*keys, *([value] if isinstance(value, str) else value or ())]
-    for name in wanted:
-        if name not in rows.columns:
-            raise BadOption("key", f"there is no column '{name}'; there are {rows.columns}")
-    if not keys:
-        raise BadOption("key", "name the column, or the columns, that tell rows apart")
-    texts = [_text(rows, name) for name in keys]
+    for argument, reason in column_complaints(rows.schema, key, value):
+        raise BadOption(argument, reason)
+    texts = [_text(rows, name) for name in _names(key)]
     whole = f.lit(True)
     for text in texts:
         whole &= text.isNotNull()
     named = texts[0] if len(texts) == 1 else f.when(whole, f.to_json(f.array(*texts)))
     if isinstance(value, str):
-        valued = f.coalesce(_column(value).cast("string"), f.lit("null"))
+        is_variant = isinstance(rows.schema[value].dataType, VariantType)
+        text = f.to_json(_column(value)) if is_variant else _column(value).cast("string")
+        valued = f.coalesce(text, f.lit("null"))
     else:
         columns = [_column(name) for name in (rows.columns if value is None else value)]
         valued = f.to_json(f.struct(*columns), _JSON_OPTIONS)
     return rows.select(named.alias("key"), valued.alias("value"))
+
+
+def column_complaints(
+    schema: StructType, key: str | Sequence[str], value: str | Sequence[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Tell what is wrong with the arguments of `keyed` for rows of a schema: of which, and why."""
+    if not _names(key):
+        yield "key", "name the column, or the columns, that tell rows apart"
+    for argument, names in (("key", _names(key)), ("value", _names(value or ()))):
+        for name in names:
+            if name not in schema.fieldNames():
+                there = ", ".join(schema.fieldNames())
+                yield argument, f"there is no column '{name}'; there are {there}"
+    if isinstance(value, str) and value in schema.fieldNames():
+        kind = schema[value].dataType
+        if not isinstance(kind, _HOLD_JSON):
+            what = (
+                f"the column '{value}' is {kind.simpleString()}, and holds no JSON: make JSON of "
+                "it, or name it among the columns of an object"
+            )
+            yield "value", what
+
+
+def _names(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _text(rows: DataFrame, name: str) -> Column:

@@ -21,6 +21,7 @@ from headwater.runs.events import StoredEvent, event_to_wire, stored_event_from_
 from headwater.runs.projection import Gap, Projection
 from headwater.runs.store import Checkpoint, checkpoint_from_json, checkpoint_to_json
 from headwater.runs.values import RunSnapshot, StepSnapshot, snapshot_to_wire
+from headwater.spark.messages import CORRUPT
 from headwater.spark.tables import Merged
 from headwater.spark.transforms.run_tables import (
     RUNS,
@@ -367,7 +368,12 @@ def _has_date(name: str) -> Column:
 
 
 def checked(events: DataFrame) -> DataFrame:
-    """Take the columns that are needed, and fail at the first row that is no event of a run."""
+    """Take the columns that are needed, and fail at the first row that is no event of a run.
+
+    With a column `_corrupt` such rows are left out: `set_aside` has them.
+    """
+    if CORRUPT in events.columns:
+        return events.where(complaint().isNull()).select(*EVENT_COLUMNS)
     told = f.concat(
         f.lit("The message of '"),
         "stream",
@@ -379,6 +385,15 @@ def checked(events: DataFrame) -> DataFrame:
     )
     usable = f.when(complaint().isNull(), f.lit(True)).otherwise(f.raise_error(told))
     return events.where(usable).select(*EVENT_COLUMNS)
+
+
+def set_aside(events: DataFrame) -> DataFrame:
+    """Give what is no event of a run as rows of a quarantine; it has a column `_corrupt`."""
+    bad = events.where(complaint().isNotNull())
+    fields = f.struct(*[name for name in bad.columns if name not in {"stream", "offset", CORRUPT}])
+    reason = f.when(f.col(CORRUPT).isNotNull(), "it can't be read").otherwise(complaint())
+    message = f.coalesce(f.col(CORRUPT), f.to_json(fields))
+    return bad.select("stream", "offset", reason.alias("reason"), message.alias("message"))
 
 
 def project_runs(events: DataFrame, *, now: datetime, batch: str = "") -> DataFrame:

@@ -11,10 +11,13 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from headwater.errors import BadOption
+from headwater.spark.messages import shape_of_values
 from headwater.spark.packing import BUCKET
 from headwater.spark.tables import Merged
 from headwater.spark.tables.files import fitted
@@ -65,6 +68,27 @@ def same_column(schema: StructType) -> tuple[str, str] | None:
                 return seen[column.lower()], field
             seen[column.lower()] = field
     return None
+
+
+def read_schema(name: str, schema: str | StructType) -> StructType:
+    """Read the schema of a type, and refuse what JSON values can't be read as."""
+    if isinstance(schema, str):
+        try:
+            read = DataType.fromDDL(schema)
+        except PySparkException as error:
+            raise BadOption(name, f"it is no schema ({error})") from None
+    else:
+        read = schema
+    if not isinstance(read, StructType):
+        raise BadOption(name, "it is one type, and not the fields of an object")
+    if not read.fields:
+        raise BadOption(name, "it has no columns: name some, or leave it out to have JSON")
+    same = same_column(read)
+    if same is not None:
+        what = "its fields '{}' and '{}' would be one column: rename one of them, or leave it out"
+        raise BadOption(name, what.format(*same))
+    shape_of_values(read)
+    return read
 
 
 def _names_within(kind: DataType, path: str) -> Iterator[list[tuple[str, str]]]:
