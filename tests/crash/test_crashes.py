@@ -23,7 +23,7 @@ from tests.crash.wire import Lost
 KILLS: Final = int(os.environ.get("HEADWATER_CRASH_KILLS", "20"))
 SEED: Final = os.environ.get("HEADWATER_CRASH_SEED") or str(time.time_ns())
 
-_PATIENCE: Final = 6.0
+_PATIENCE: Final = 30.0
 """Seconds after which a point that was not reached is given up."""
 
 

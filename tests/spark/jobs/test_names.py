@@ -44,7 +44,6 @@ BLANKS: dict[str, Callable[[SparkSession, str], Any]] = {
     "stream of publish": lambda spark, blank: publish(
         spark, spark.range(1), **PUBLISH | {"stream": blank}
     ),
-    "type": lambda spark, blank: publish(spark, spark.range(1), **PUBLISH | {"type": blank}),
     "state": lambda spark, blank: publish(spark, spark.range(1), **PUBLISH | {"state": blank}),
     "folder": lambda _spark, blank: open_table(blank),
     "folder of archived": lambda _spark, blank: archive_folder(f"file://{blank}"),

@@ -281,6 +281,13 @@ WRONG: Final = {
         ),
         ["source.table", "target.key"],
     ),
+    "a field beside others": (
+        (
+            "[source]\nschema = 1\nstream = 'a'\ntable = 't'\n[target]\nkind = 'spark'\n"
+            "format = 'orc'\nfolder = 'f'\ntable = 't'\noutput = 1\n"
+        ),
+        ["source.schema", "target.output", "source", "source.table", "target"],
+    ),
     "the server": (
         (
             "[source]\nurl = 1\nstream = 'a'\n[target]\nkind = 'stream'\nstream = 'b/*'\n"

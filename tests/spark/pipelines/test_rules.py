@@ -200,18 +200,10 @@ RESTORE = {"kind": "restore", "folder": "f"}
         ("target.folder", {"target": {"kind": "spark", "format": "orc", "folder": "{}"}}),
         ("target.table", {"target": {"kind": "spark", "format": "orc", "table": "{}"}}),
         ("target.format", {"target": {"kind": "spark", "format": "{}", "folder": "f"}}),
-        (
-            "target.partition_by",
-            {"target": {"kind": "spark", "format": "orc", "folder": "f", "partition_by": ["{}"]}},
-        ),
         ("target.tables", {"target": {"kind": "materialize", "tables": "{}"}}),
         (
             "target.schemas.user",
             {"target": {"kind": "materialize", "tables": "t", "schemas": {"user": "{}"}}},
-        ),
-        (
-            "target.schemas",
-            {"target": {"kind": "materialize", "tables": "t", "schemas": {"{}": "n int"}}},
         ),
         ("target.tables", {"target": {"kind": "project", "tables": "{}"}}),
         ("target.publish", {"target": {"kind": "project", "tables": "t", "publish": "{}"}}),
@@ -224,12 +216,6 @@ RESTORE = {"kind": "restore", "folder": "f"}
             {"source": {"stream": "in"}, "target": {"kind": "snapshot", "stream": "{}"}},
         ),
         ("target.stream", {"target": {**PUBLISH, "stream": "{}"}}),
-        ("target.type", {"target": {**PUBLISH, "type": "{}"}}),
-        ("target.key", {"target": {**PUBLISH, "key": "{}"}}),
-        ("target.key", {"target": {**PUBLISH, "key": ["a", "{}"]}}),
-        ("target.key", {"target": {**PUBLISH, "key": []}}),
-        ("target.columns", {"target": {**PUBLISH, "columns": ["{}"]}}),
-        ("target.value", {"target": {**PUBLISH, "value": "{}"}}),
         ("metrics_file", {"metrics_file": "{}"}),
         ("metrics_stream", {"metrics_stream": "{}"}),
     ],
@@ -240,6 +226,35 @@ def test_a_blank_name_is_told_once_and_in_its_place(
     (problem,) = told(**filled(document, blank))
     assert problem.startswith(f"error: {place}: "), problem
     assert "name " in problem or "write " in problem
+
+
+@pytest.mark.parametrize(
+    ("place", "document"),
+    [
+        ("target.type", {"target": {**PUBLISH, "type": "{}"}}),
+        ("target.key", {"target": {**PUBLISH, "key": "{}"}}),
+        ("target.key", {"target": {**PUBLISH, "key": ["a", "{}"]}}),
+        ("target.columns", {"target": {**PUBLISH, "columns": ["{}"]}}),
+        ("target.value", {"target": {**PUBLISH, "value": "{}"}}),
+        (
+            "target.partition_by",
+            {"target": {"kind": "spark", "format": "orc", "folder": "f", "partition_by": ["{}"]}},
+        ),
+        (
+            "target.schemas",
+            {"target": {"kind": "materialize", "tables": "t", "schemas": {"{}": "n int"}}},
+        ),
+    ],
+)
+def test_types_and_columns_may_have_any_name_but_none(place: str, document: dict[str, Any]) -> None:
+    (problem,) = told(**filled(document, ""))
+    assert problem.startswith(f"error: {place}: "), problem
+    assert told(**filled(document, " ")) == []
+
+
+def test_a_key_without_columns_is_told() -> None:
+    (problem,) = told(target={**PUBLISH, "key": []})
+    assert problem.startswith("error: target.key: is empty: name the column")
 
 
 def filled(value: Any, blank: str) -> Any:

@@ -38,7 +38,7 @@ def archive_folder(folder: str) -> Path:
     An entry is taken once because a hard link is made once: object storage has none.
     """
     path = folder.removeprefix("file://")
-    if not path.strip():
+    if not folder.strip():
         raise BadOption("folder", "it is empty: name the folder of the archive")
     if "://" in path or (path != folder and not path.startswith("/")):
         raise BadOption(

@@ -100,7 +100,7 @@ def publish(
     ends the job.
     """
     df = spark.table(rows) if isinstance(rows, str) else rows
-    if not type.strip():
+    if not type:
         raise BadOption("type", "name the type that the rows are of")
     if not state.strip():
         raise BadOption("state", "it is empty: name a folder for what is read of the stream")

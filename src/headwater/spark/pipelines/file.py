@@ -94,8 +94,7 @@ def read_document(
         found.tell("transform", "is a list: begin each with [[transform]]")
         transforms = []
     parts["transform"] = tuple(
-        _section(one, Transform, f"transform {number}", found) or Transform()
-        for number, one in enumerate(transforms, 1)
+        _step(one, f"transform {number}", found) for number, one in enumerate(transforms, 1)
     )
     parts["target"] = _target(filled.pop("target", None), found) or Materialize(tables="")
     pipeline = _section({**filled, **parts}, Pipeline, "", found)
@@ -245,6 +244,14 @@ def _settings(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
             full = whole if whole.startswith("spark.") else f"spark.{whole}"
             flat[full] = as_text(value) if isinstance(value, str | bool | int | float) else value
     return flat
+
+
+def _step(document: Any, where: str, found: _Found) -> Any:
+    before = len(found.problems)
+    step = _section(document, Transform, where, found)
+    if len(found.problems) > before:
+        found.unknown.add(where)  # its fields exclude each other
+    return step or Transform()
 
 
 def _target(document: Any, found: _Found) -> Any:

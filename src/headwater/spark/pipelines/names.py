@@ -35,6 +35,10 @@ _ADVICE: Final = {
 }
 """By place, what to do where a name is blank, or one of several is."""
 _STREAMS: Final = frozenset({"target.stream", "target.publish", "metrics_stream"})
+_TEXTS: Final = frozenset(
+    {"target.type", "target.key", "target.columns", "target.value", "target.partition_by"}
+)
+"""Types and columns, which spaces may name as well."""
 
 
 def blank_names(pipeline: Pipeline) -> Iterator[Problem]:
@@ -45,17 +49,22 @@ def blank_names(pipeline: Pipeline) -> Iterator[Problem]:
         names = [names] if isinstance(names, str) else names or []
         if where == "target.key" and not names and isinstance(pipeline.target, Publish):
             names = [""]
-        if where in _STREAMS:
-            names = [name.strip().strip("/") for name in names]
-        if not all(name.strip() for name in names):
+        if not all(_said(where, name) for name in names):
             yield Problem(where, f"is empty: {advice}")
     if isinstance(pipeline.target, Materialize):
         yield from _blank_schemas(pipeline.target)
 
 
+def _said(where: str, name: str) -> str:
+    """Leave what a name says."""
+    if where in _TEXTS:
+        return name
+    return name.strip().strip("/") if where in _STREAMS else name.strip()
+
+
 def _blank_schemas(target: Materialize) -> Iterator[Problem]:
     for type_, columns in target.schemas.items():
-        if not type_.strip():
+        if not type_:
             yield Problem("target.schemas", "the name of a type is empty: say which it is")
         elif not columns.strip():
             what = "is empty: write the columns of its values, or remove it to have them as JSON"

@@ -42,21 +42,21 @@ def contradictions(pipeline: Pipeline, unknown: Collection[str] = ()) -> list[Pr
     `unknown` are places of which the pipeline does not say what the file was meant to.
     """
 
-    def are_known(places: Iterable[str]) -> bool:
-        return not any(_overlap(place, each) for place in places for each in unknown)
-
     return [
         problem
         for rule, reads in _RULES
-        if are_known(reads)
+        if not any(_overlap(place, each) for place in reads for each in unknown)
         for problem in rule(pipeline)
-        if are_known([problem.where])
+        if not any(_is_within(problem.where, each) for each in unknown)
     ]
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Tell whether two places are the same, or one is within the other."""
-    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+    return _is_within(one, other) or _is_within(other, one)
+
+
+def _is_within(place: str, other: str) -> bool:
+    return place == other or place.startswith(f"{other}.")
 
 
 def view_names(transforms: Iterable[Transform]) -> list[str]:

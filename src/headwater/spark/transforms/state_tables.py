@@ -105,7 +105,7 @@ def _changed(
     merging: Merging,
     schema: StructType,
 ) -> DataFrame:
-    if not type_.strip():
+    if not type_:
         raise BadOption("type", "name the type that the rows are of")
     if "operation" in events.columns:  # sooner than by reading them
         events = events.where((f.col("type") == type_) | f.col("control").isNotNull())
