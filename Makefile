@@ -20,7 +20,7 @@ run: $(VENV)/.run ## set up what is needed and start the server on port 4437
 demo: $(VENV)/.spark ## set up what is needed and show streams becoming tables on Spark
 	$(BIN)/python -m demo
 
-test: $(VENV)/.dev $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests, in two processes (WORKERS=0: in one)
+test: $(VENV)/.dev $(VENV)/spark-classes.jsa $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests, in two processes (WORKERS=0: in one)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
 
 check: $(VENV)/.dev ## format, lint, types and import rules
@@ -36,7 +36,7 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 conformance: $(VENV)/.dev node_modules/.installed ## the public conformance suite alone
 	$(BIN)/python -m pytest tests/conformance
 
-kills: $(VENV)/.dev ## the long runs of the crash tests: 200 kills of the server, 30 of Spark (about half an hour)
+kills: $(VENV)/.dev $(VENV)/spark-classes.jsa ## the long runs of the crash tests: 200 kills of the server, 30 of Spark (about half an hour)
 	HEADWATER_CRASH_KILLS=200 $(BIN)/python -m pytest tests/crash
 	HEADWATER_SPARK_KILLS=30 $(BIN)/python -m pytest --timeout 7200 tests/spark/test_kills.py tests/spark/jobs -k kill
 
@@ -94,6 +94,10 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 	$(PIP) --require-hashes -r requirements/dev.txt
 	$(PIP) --no-deps -e .
 	@touch $@ $(VENV)/.run $(VENV)/.spark
+
+$(VENV)/spark-classes.jsa: $(VENV)/.dev
+	@echo "Keeping Java's classes for the Sparks of the tests ..."
+	@$(BIN)/python -m tests.support.spark_classes 2> $(VENV)/spark-classes.log || { cat $(VENV)/spark-classes.log; exit 1; }
 
 # What is measured: on a Python that is built as the peer's Node is, where there is one, and compiled as a
 # release is.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import spark_classes
 from tests.support.engines.dynamodb import Dynamo, start_dynamodb
 from tests.support.engines.memcached import start_memcached
 from tests.support.engines.object_storage import ObjectStorage, start_object_storage
@@ -19,8 +20,7 @@ from tests.support.engines.redis import Redis, start_redis
 from tests.support.engines.snowflake import Snowflake, start_snowflake
 from tests.support.engines.temporal import start_temporal
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-"""Most Sparks of the tests live for seconds, which a thorough compiler would take for itself."""
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.FROM_ARCHIVE)
 
 for suite in sorted((Path(__file__).parent / "suites").glob("*.py")):
     pytest.register_assert_rewrite(f"tests.suites.{suite.stem}")

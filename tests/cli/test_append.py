@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import select
 import shlex
 import signal
 import subprocess
@@ -253,20 +254,22 @@ def test_progress_is_shown_on_a_terminal_after_two_seconds(
 ) -> None:
     client.stream(path).create()
     ours, theirs = pty.openpty()
-    with os.fdopen(ours, "rb", buffering=0) as terminal:
-        with (
-            os.fdopen(theirs, "wb") as stderr,
-            headwater.start("append", path, "--json-lines", stderr=stderr) as process,
-        ):
-            assert process.stdin is not None
-            for number in range(25):
-                process.stdin.write(b"%d\n" % number)
-                process.stdin.flush()
-                time.sleep(0.1)
-            process.stdin.close()
-            assert process.wait(20) == 0
+    with (
+        os.fdopen(ours, "rb", buffering=0) as terminal,
+        os.fdopen(theirs, "wb") as stderr,
+        headwater.start("append", path, "--json-lines", stderr=stderr) as process,
+    ):
+        assert process.stdin is not None
+        for number in range(300):
+            process.stdin.write(b"%d\n" % number)
+            process.stdin.flush()
+            if select.select([terminal], [], [], 0.1)[0]:
+                break
+        process.stdin.close()
+        assert process.wait(20) == 0
         shown = terminal.read(65536).decode()
     assert re.search(r"\d+ messages appended", shown)
+    assert number > 10
     assert len(shown) < 2000
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from headwater.spark.home import quick_home
 from headwater.spark.java import find_java
 
 _ANYWHERE: Final = {"spark.sql.session.timeZone": "UTC"}
@@ -45,6 +46,10 @@ def session(
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen |= _LOCAL
-    for name, value in (chosen | dict(settings or {})).items():
+    chosen |= settings or {}
+    for name, value in chosen.items():
         builder = builder.config(name, value)
+    if remote is None and master.startswith("local"):
+        with quick_home(chosen):
+            return builder.getOrCreate()
     return builder.getOrCreate()
