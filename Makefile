@@ -21,7 +21,7 @@ demo: $(VENV)/.spark ## set up what is needed and show streams becoming tables o
 	$(BIN)/python -m demo
 
 test: $(VENV)/.dev $(VENV)/spark-classes.jsa $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests, in two processes (WORKERS=0: in one)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 check: $(VENV)/.dev ## format, lint, types and import rules
 	$(BIN)/ruff format --check .

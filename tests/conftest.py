@@ -8,6 +8,7 @@ other files are shared out.
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -26,13 +27,30 @@ for suite in sorted((Path(__file__).parent / "suites").glob("*.py")):
     pytest.register_assert_rewrite(f"tests.suites.{suite.stem}")
 
 
+_SHARED_SPARK: Final = "spark"
+_LONGEST: Final = (
+    _SHARED_SPARK,
+    "tests/compiled/test_compiled.py",
+    "tests/spark/test_kills.py",
+    "tests/spark/pipelines/test_processes.py",
+    "tests/spark/pipelines/test_elsewhere.py",
+    "tests/conformance/test_server.py",
+    "tests/runs/stores/test_snowflake.py",
+)
+"""What takes minutes comes first, so that none of it is left to one process in the end."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before they are shared out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep a module's tests in one process, and in one of them all that use its Spark."""
+    groups: dict[pytest.Item, str] = {}
     for item in items:
         uses_spark = "spark" in getattr(item, "fixturenames", ())
-        group = "spark" if uses_spark else str(item.path.relative_to(item.config.rootpath))
-        item.add_marker(pytest.mark.xdist_group(group))
+        module = str(item.path.relative_to(item.config.rootpath))
+        groups[item] = _SHARED_SPARK if uses_spark else module
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+    ranks = {group: rank for rank, group in enumerate(_LONGEST)}
+    items.sort(key=lambda item: ranks.get(groups[item], len(ranks)))
 
 
 @pytest.fixture(scope="session")

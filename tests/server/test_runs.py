@@ -195,9 +195,11 @@ def test_following_ends_with_the_connection_and_with_the_run(serve: Serve) -> No
         reader = EventReader(one, "/v1/runs/r/events?live=sse")
         reader.need("run-event")
         other = EventReader(two, "/v1/runs/r/events?live=sse&after=1")
-        threading.Timer(0.1, writer.ask, ("DELETE", "/v1/runs/r")).start()
+        deletion = threading.Timer(0.1, writer.ask, ("DELETE", "/v1/runs/r"))
+        deletion.start()
         assert other.next() is None
         assert reader.next() is None
+        deletion.join()
 
 
 def test_many_events_reach_a_slow_follower(serve: Serve) -> None:

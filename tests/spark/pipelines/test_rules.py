@@ -85,7 +85,7 @@ def test_a_good_pipeline_has_no_problem() -> None:
             "error: target.stream: a glob can't be written to",
         ),
         (
-            {"target": {**STREAM, "options": {"writeId": "x"}}},
+            {"target": {**STREAM, "options": {"writeID": "x"}}},
             "error: target.options: a pipeline numbers its batches itself",
         ),
         (

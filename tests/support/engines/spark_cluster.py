@@ -10,6 +10,7 @@ import pyspark
 
 from headwater.spark.java import find_java
 from tests.support.engines.process import answers_tcp, free_port, running
+from tests.support.spark_classes import OPTIONS
 
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _WORKERS = 2
@@ -63,6 +64,7 @@ def _start(stack: ExitStack, name: str, arguments: list[str], log: Path, port: i
         **os.environ,
         "JAVA_HOME": find_java(),
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_JAVA_OPTS": OPTIONS,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     command: list[str | Path] = [_CLASS, *arguments]

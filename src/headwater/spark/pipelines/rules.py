@@ -184,7 +184,7 @@ def _sink_options(pipeline: Pipeline) -> Iterator[Problem]:
     target = pipeline.target
     if not isinstance(target, StreamTarget):
         return
-    if "writeId" in target.options or "batchId" in target.options:
+    if {"writeid", "batchid"} & {name.lower() for name in target.options}:
         yield Problem("target.options", "a pipeline numbers its batches itself: remove it")
     try:
         sink_options(replace(target, stream=None).format_options())
