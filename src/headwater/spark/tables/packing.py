@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
@@ -20,8 +21,9 @@ _OPTIONS: Final = ipc.IpcWriteOptions(compression="lz4")
 
 def packed(rows: pa.Table, key: str, buckets: int) -> Iterator[tuple[int, bytes]]:
     """Part rows into buckets by the text of a column, each as one value."""
-    keys = rows.column(key).to_pylist()
-    places = pa.array([crc32(each.encode()) % buckets for each in keys], pa.int32())
+    keys = rows.column(key).cast(pa.binary()).to_pylist()
+    sums = np.fromiter(map(crc32, keys), np.uint32, len(keys))
+    places = pa.array((sums % buckets).astype(np.int32))
     order = pc.sort_indices(places)
     rows, places = rows.take(order), places.take(order)
     runs = pc.run_end_encode(places)

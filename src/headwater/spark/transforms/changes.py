@@ -32,6 +32,8 @@ CONTROLS: Final = "controls"
 
 _MANY: Final = 100_000
 _LARGE: Final = 32 << 20
+_FEW: Final = 5_000
+"""Messages that are taken apart at a time: the objects of so many stay in the cache of a core."""
 _SCHEMA: Final = to_arrow_schema(PACKED_CHANGES)
 _MATTERS: Final = frozenset({RESET, START, END})
 
@@ -107,6 +109,19 @@ class Messages(Struct):
 
 def read_messages(rows: pa.Table, values: Mapping[str, Values]) -> Messages:
     """Read messages by the rules of state streams, and values by the schemas of their types."""
+    read = Messages()
+    tables: dict[str, list[pa.Table]] = {}
+    for start in range(0, rows.num_rows, _FEW):
+        some = _read_some(rows.slice(start, _FEW), values)
+        read.aside += some.aside
+        read.controls += some.controls
+        for type_, changes in some.changes.items():
+            tables.setdefault(type_, []).append(changes)
+    read.changes = {type_: pa.concat_tables(parts) for type_, parts in tables.items()}
+    return read
+
+
+def _read_some(rows: pa.Table, values: Mapping[str, Values]) -> Messages:
     read = Messages()
     no_messages = rows.column("content_type").is_valid()
     if pc.any(no_messages).as_py():

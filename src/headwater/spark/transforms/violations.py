@@ -54,14 +54,16 @@ class Values:
 
     def read(self, events: Sequence[WireEvent]) -> Read:
         """Take values apart into columns; a deletion has none."""
-        sets = [event.value if event.headers.operation != "delete" else UNSET for event in events]
-        texts = [value for value in sets if value is not UNSET]
-        parsed, reasons = self._parsed(texts)
-        if len(texts) < len(sets):
-            places = [place for place, value in enumerate(sets) if value is not UNSET]
-            reasons = {places[at]: reason for at, reason in reasons.items()}
-            told = iter(parsed)
-            parsed = [None if value is UNSET else next(told) for value in sets]
+        operations = [event.headers.operation for event in events]
+        if "delete" not in operations:
+            parsed, reasons = self._parsed([event.value for event in events])
+        else:
+            places = [at for at, each in enumerate(operations) if each != "delete"]
+            some, told = self._parsed([events[at].value for at in places])
+            reasons = {places[at]: reason for at, reason in told.items()}
+            parsed = [None] * len(events)
+            for at, value in zip(places, some, strict=True):
+                parsed[at] = value
         fields = self._shape.columns(parsed, self._fields)
         names = zip(self._names, self._fields.names, strict=True)
         return Read({name: fields[field] for name, field in names}, reasons)
