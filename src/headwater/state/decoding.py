@@ -6,10 +6,10 @@ that they are.
 """
 
 from collections.abc import Iterator
-from typing import Final, NoReturn
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headwater.errors import NotStateEvents
 from headwater.state.checking import Violation, check
@@ -18,6 +18,9 @@ from headwater.state.timestamps import is_timestamp
 
 # A piece of this size and what is decoded from it stay in a core's cache.
 _PIECE_BYTES: Final = 128 * 1024
+
+
+_Never = Annotated[str, Meta(min_length=1, max_length=0)]
 
 
 class WireHeaders(Struct, gc=False):
@@ -39,6 +42,20 @@ class WireEvent(Struct, gc=False):
     value: Raw | UnsetType = UNSET
 
 
+class _SetHeaders(WireHeaders, kw_only=True, gc=False):
+    operation: Literal["insert", "update", "upsert"]
+    control: _Never | UnsetType = UNSET  # type: ignore[assignment] # none at all
+
+
+class _Set(WireEvent, kw_only=True, gc=False):
+    """What most messages are: a change that sets a value, and says all that it has to."""
+
+    headers: _SetHeaders
+    type: NonEmpty
+    key: NonEmpty
+    value: Raw
+
+
 class _Value(Struct):
     value: Raw | UnsetType = UNSET
 
@@ -51,6 +68,7 @@ class Decoded(Struct):
     """What is wrong with the message at an index, and the message; its event says nothing."""
 
 
+_SETS: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(list[_Set])
 _EVENTS: Final = msgspec.json.Decoder(list[WireEvent])
 _MESSAGES: Final = msgspec.json.Decoder(list[Raw])
 _VALUE: Final = msgspec.json.Decoder(_Value)
@@ -100,10 +118,24 @@ def decode_pieces(data: bytes) -> Iterator[Decoded]:
 
 def _decode(data: bytes) -> Decoded:
     try:
+        # Of sets alone, the types say nearly all; another event ends this soon after it began.
+        sets: list[WireEvent] = _SETS.decode(data)
+        if _have_timestamps(sets):
+            return Decoded(sets, {})
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        pass
+    try:
         events = _EVENTS.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return _decode_each(data)
     return Decoded(events, {}) if _keep_rules(events) else _decode_each(data)
+
+
+def _have_timestamps(events: list[WireEvent]) -> bool:
+    told = [event.headers.timestamp for event in events]
+    return told.count(UNSET) == len(told) or all(
+        text is UNSET or is_timestamp(text) for text in told
+    )
 
 
 def _keep_rules(events: list[WireEvent]) -> bool:

@@ -12,11 +12,11 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.spark.arrays import ABSENT
+from headwater.spark.arrays import ABSENT, array_of
 from headwater.spark.columns import no_collection
 from headwater.spark.gathering import gathered
 from headwater.spark.packing import BUCKET, PACKED, PACKED_CHANGES
@@ -165,15 +165,14 @@ def _changes(
 ) -> pa.Table:
     """Make the columns of changes of one type; those that don't fit go aside."""
     headers = [event.headers for event in events]
-    stamps = [None if each.timestamp is UNSET else each.timestamp for each in headers]
-    txids = [None if each.txid is UNSET else each.txid for each in headers]
+    stamps = _texts([each.timestamp for each in headers])
     columns = {
         "stream": rows.column("stream"),
-        "key": pa.array([event.key for event in events], pa.string()),
+        "key": array_of([event.key for event in events], pa.string()),
         "offset": rows.column("offset"),
-        "operation": pa.array([each.operation for each in headers], pa.string()),
-        "timestamp": times(pa.chunked_array([pa.array(stamps, pa.string())])),
-        "txid": pa.array(txids, pa.string()),
+        "operation": array_of([each.operation for each in headers], pa.string()),
+        "timestamp": times(pa.chunked_array([stamps])),
+        "txid": _texts([each.txid for each in headers]),
     }
     if values is None:
         texts = [
@@ -191,6 +190,16 @@ def _changes(
         told = {"key": event.key, "reason": reason, "message": message_of(event)}
         aside.append({**_place(rows, at), "type": event.type, **told})
     return table.filter(pa.array([at not in read.reasons for at in range(len(events))]))
+
+
+def _texts(values: list[str | UnsetType]) -> pa.StringArray:
+    """Make an array of texts, null where there is none."""
+    missing = values.count(UNSET)
+    if missing == len(values):
+        return pa.nulls(len(values), pa.string())
+    return array_of(
+        [None if each is UNSET else each for each in values] if missing else values, pa.string()
+    )
 
 
 def _of_no_messages(rows: pa.Table) -> list[dict[str, str]]:
