@@ -14,6 +14,7 @@ _ANYWHERE: Final = {"spark.sql.session.timeZone": "UTC"}
 _OWN: Final = {
     # Only who starts Spark can say so: a Connect server has been started by someone else.
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "headwater.spark_daemon",
 }
 _LOCAL: Final = {
     # A rename of Hadoop's local file system starts a process and writes a checksum for each file.
