@@ -37,7 +37,15 @@ EVENTS_TARGET: Final = 250_000
 P50_TARGET, P99_TARGET = 1.0, 2.0
 MEMORY_TARGET: Final = 1.25
 ROWS: Final = ("read", "materialize", "lag", "idle", "memory")
-_WAYS: Final = {"read": "reading", "keep": "keeping tables and their history of"}
+_WAYS: Final = {
+    "read": ("reading", (0.1, 1)),
+    "keep": ("keeping tables and their history of", (1, 2)),
+}
+"""What a driver does with a stream, and with which parts of a full length.
+
+Java collects no garbage before its heap is full, which small batches do late: a shorter stream
+would tell how it gets there, and not whether it stays.
+"""
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -225,12 +233,12 @@ def lag_row(where: str, lags: list[float], rate: int) -> Row:
 
 def measure_memory(url: str, size: int) -> list[Row]:
     """Read a short and a long stream, and keep tables of them, each by a driver of its own."""
-    lengths = (size // 10, size)
-    for length in lengths:
-        fill(url, f"bench/memory/{length}", long_events(), size=length)
     rows: list[Row] = []
-    for way, what in _WAYS.items():
-        small, large = (_held(way, url, f"bench/memory/{length}") for length in lengths)
+    for way, (what, parts) in _WAYS.items():
+        lengths = [int(size * part) for part in parts]
+        for length in lengths:
+            fill(url, f"bench/{way}/{length}", long_events(), size=length)
+        small, large = (_held(way, url, f"bench/{way}/{length}") for length in lengths)
         rows += [
             Row(
                 f"most memory of the driver's {name}, {what} "
