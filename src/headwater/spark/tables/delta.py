@@ -33,6 +33,8 @@ _SETTINGS: Final = {
     # Commits come several times a second: without checkpoints each would read them all.
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 1 days",
+    # Each checkpoint names the files that left in this time, and each look reads it: not a week.
+    "delta.deletedFileRetentionDuration": "interval 15 minutes",
 }
 
 
