@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -37,6 +38,7 @@ def session(
     """Start or find a Spark session: embedded, on a cluster (`master`), or by Spark Connect."""
     builder = SparkSession.builder.appName(app_name)
     chosen = dict(_ANYWHERE)
+    is_embedded = remote is None and master.startswith("local")
     if remote is not None:
         builder = builder.remote(remote)
     else:
@@ -44,13 +46,11 @@ def session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master)
         chosen |= _OWN
-        if master.startswith("local"):
+        if is_embedded:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen |= _LOCAL
     chosen |= settings or {}
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    if remote is None and master.startswith("local"):
-        with quick_home(chosen):
-            return builder.getOrCreate()
-    return builder.getOrCreate()
+    with quick_home(chosen) if is_embedded else nullcontext():
+        return builder.getOrCreate()

@@ -72,6 +72,8 @@ _SETS: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(list[_Set])
 _EVENTS: Final = msgspec.json.Decoder(list[WireEvent])
 _MESSAGES: Final = msgspec.json.Decoder(list[Raw])
 _VALUE: Final = msgspec.json.Decoder(_Value)
+_UNFIT: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What a decoder raises on what is not of its types."""
 _NOTHING: Final = WireEvent(WireHeaders())
 
 
@@ -122,11 +124,11 @@ def _decode(data: bytes) -> Decoded:
         sets: list[WireEvent] = _SETS.decode(data)
         if _have_timestamps(sets):
             return Decoded(sets, {})
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except _UNFIT:
         pass
     try:
         events = _EVENTS.decode(data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except _UNFIT:
         return _decode_each(data)
     return Decoded(events, {}) if _keep_rules(events) else _decode_each(data)
 
