@@ -23,7 +23,8 @@ from tests.spark.patience import PATIENCE
 from tests.spark.run_logs import messages_of, snapshots
 from tests.support.server import ServerProcess
 
-ROWS = 5_000
+ROWS = 5_000 * KILLS
+"""So many that each driver is killed amid its appends."""
 
 
 def projecting(url: str, folder: Path, limit: str) -> AbstractContextManager[Popen[bytes]]:
@@ -134,6 +135,7 @@ def test_a_killed_publication_tells_the_rest_once(tmp_path: Path) -> None:
                     assert time.monotonic() < until, (tmp_path / "driver.log").read_text()[-2000:]
                     time.sleep(0.01)
                 time.sleep(chance.random() * 0.1)  # then it is killed, in the midst of many appends
+            assert process.returncode == -signal.SIGKILL, "it was done before it was killed"
         assert len(list(stream.read().items())) < ROWS, "it was never killed before its end"
         with job_driver("publish", tmp_path, given) as process:
             code = process.wait(PATIENCE)
