@@ -6,6 +6,7 @@ other files are shared out.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,9 @@ from tests.support.engines.snowflake import Snowflake, start_snowflake
 from tests.support.engines.temporal import start_temporal
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.FROM_ARCHIVE)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell has whatever it runs in the background ignore Ctrl-C, and what that starts as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 for suite in sorted((Path(__file__).parent / "suites").glob("*.py")):
     pytest.register_assert_rewrite(f"tests.suites.{suite.stem}")

@@ -70,6 +70,8 @@ class Run:
         self.ledger = Ledger()
         self.reached: set[str] = set()
         self.clients: list[Client] = []
+        self.armed = ""
+        """The point at which the server of the moment dies, if it is one that work reaches."""
         self.server = self.start()
 
     def begin(self) -> None:
@@ -88,7 +90,7 @@ class Run:
     def kill(self, kill: Kill) -> None:
         """Let the clients work until the server dies as planned; it is left dead."""
         self.gate.open(self.server.port)
-        if kill.point and not kill.in_recovery:
+        if self.armed:
             if self.server.dies_within(_PATIENCE):
                 self.reached.add(kill.point)
         else:
@@ -107,9 +109,9 @@ class Run:
 
     def restart(self, kill: Kill | None) -> None:
         """Start the next server, armed for its end, and check what it has."""
-        armed = f"{kill.point}:{kill.times}" if kill and kill.point and not kill.in_recovery else ""
+        self.armed = str(kill) if kill and kill.point and not kill.in_recovery else ""
         while True:
-            self.server = self.start(armed)
+            self.server = self.start(self.armed)
             try:
                 wrong = (
                     check(self.ledger, self.server.port, self.random) if self.server.port else []
@@ -121,10 +123,10 @@ class Run:
                 if self.server.port:
                     return
             # A checkpoint of what was recovered has reached the point already.
-            assert armed, f"the server died by itself (seed {SEED}):\n{self.server.log()}"
+            assert self.armed, f"the server died by itself (seed {SEED}):\n{self.server.log()}"
             assert self.server.kill() == -9
             self.reached.add(kill.point if kill else "")
-            armed = ""
+            self.armed = ""  # the next one is killed at any moment
 
     def end(self) -> None:
         self.gate.end()

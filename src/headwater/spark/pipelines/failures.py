@@ -21,6 +21,7 @@ UNANSWERED: Final = (Py4JError, ConnectionError, PySparkException)
 
 _ENDED: Final = re.compile(
     r"Broken pipe|Connection (?:reset|refused)|SparkContext was shut down|Python worker exited"
+    r"|spawn helper: pid: \d+, signal: \d+"  # a small program that Java was about to start
 )
 _TRACE: Final = "Traceback (most recent call last)"
 
