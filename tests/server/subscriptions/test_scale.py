@@ -60,10 +60,10 @@ def test_an_append_that_matches_none_of_ten_thousand_runs_no_line_more_than_besi
         request = Append("application/json", b'{"kind":"event"}')
 
         async def lines() -> int:
-            with counted_lines() as count:
+            with counted_lines() as counted:
                 for number in range(APPENDS):
                     await store.append(f"s/{number % STREAMS}", request, 1.0)
-            return next(count)
+            return next(counted)
 
         without = await lines()
         await make(app, "sub-0", "tenant-0/*/events/**")
