@@ -2,43 +2,18 @@
 
 import asyncio
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
-from types import FrameType
-from typing import Any, TypeAlias
 
 from headwater.protocol.lifecycle import Append, Create
 from headwater.server.app import Application
 from headwater.server.messages import Head, Request, Response
 from headwater.server.settings import Settings
 from headwater.storage.memory import MemoryStore
-
-TraceFunction: TypeAlias = Callable[[FrameType, str, Any], "TraceFunction"]
+from tests.support.lines import counted_lines
 
 SUBSCRIPTIONS = 10_000
 STREAMS = 64
 APPENDS = 640
 HEADERS = {b"content-type": b"application/json", b"host": b"x"}
-
-
-@contextmanager
-def counted_lines() -> Iterator["count[int]"]:
-    """Count the lines of Python that run in a block: unlike time, they are the same every time."""
-    lines = count()
-
-    def trace(_: FrameType, event: str, __: object) -> TraceFunction:
-        if event == "line":
-            next(lines)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield lines
-    finally:
-        sys.settrace(before)
 
 
 async def make(app: Application, name: str, pattern: str) -> None:
