@@ -39,13 +39,16 @@ MEMORY_TARGET: Final = 1.25
 ROWS: Final = ("read", "materialize", "lag", "idle", "memory")
 _WAYS: Final = {
     "read": ("reading", (0.1, 1)),
-    "keep": ("keeping tables and their history of", (1, 2)),
+    "keep": ("keeping tables and their history of", (1, 3)),
 }
-"""What a driver does with a stream, and with which parts of a full length.
-
-Java collects no garbage before its heap is full, which small batches do late: a shorter stream
-would tell how it gets there, and not whether it stays.
-"""
+"""What a driver does with a stream, and with which parts of a full length."""
+_HEAP: Final = "512m"
+_FULL_HEAP: Final = {
+    "spark.driver.memory": _HEAP,
+    "spark.driver.extraJavaOptions": f"-Xms{_HEAP} -XX:+AlwaysPreTouch",
+}
+"""Java takes its heap little by little, and collects no garbage before it must. Here it has all of
+it from the start: what rises then is what lies beside it, or lives in it."""
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -241,7 +244,7 @@ def measure_memory(url: str, size: int) -> list[Row]:
         small, large = (_held(way, url, f"bench/{way}/{length}") for length in lengths)
         rows += [
             Row(
-                f"most memory of the driver's {name}, {what} "
+                f"memory of the driver, {name}: {what} "
                 f"{lengths[0] / 1e6:,.0f} and {lengths[1] / 1e6:,.0f} MB",
                 f"{small[name]:,.0f} MB and {held:,.0f} MB",
                 f"{MEMORY_TARGET} x",
@@ -260,9 +263,11 @@ def _held(way: str, url: str, stream: str) -> dict[str, float]:
 
 
 def drive(way: str, url: str, stream: str) -> dict[str, float]:
-    """Read a stream in this process, and say how much memory it took: ours, and the JVM's."""
-    # A heap that is filled by either stream: Java collects no garbage before it must.
-    spark = started({"spark.driver.memory": "512m"})
+    """Read a stream in this process, and say how many megabytes that took at most.
+
+    What lives in the JVM's heap is asked for at the end, when the stream has been read.
+    """
+    spark = started(_FULL_HEAP)
     if way == "read":
         options = {"url": url, "stream": stream, "mode": "state"}
         read_nowhere(spark.read.format("headwater").options(**options).load())
@@ -278,9 +283,22 @@ def drive(way: str, url: str, stream: str) -> dict[str, float]:
     ours = os.getpid()
     children = Path(f"/proc/{ours}/task/{ours}/children").read_text().split()
     (java,) = (pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == "java\n")
-    found = {"Python": most_memory(ours), "JVM": most_memory(int(java))}
+    found = {
+        "Python": most_memory(ours),
+        f"JVM with its heap of {_HEAP}": most_memory(int(java)),
+        "what lives in the heap": living_in_heap(spark),
+    }
     spark.stop()
     return found
+
+
+def living_in_heap(spark: SparkSession) -> float:
+    """Give the megabytes that are left in the JVM's heap when its garbage is collected."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    gateway.jvm.System.gc()
+    heap = gateway.jvm.java.lang.Runtime.getRuntime()
+    return (int(heap.totalMemory()) - int(heap.freeMemory())) / 1e6
 
 
 def most_memory(pid: int) -> float:
