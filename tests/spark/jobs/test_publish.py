@@ -268,6 +268,35 @@ def test_large_changes_come_in_several_appends(target: Target, spark: SparkSessi
     assert target.publish(rows).txid is None
 
 
+def test_what_is_told_need_not_fit_into_the_driver(target: Target, spark: SparkSession) -> None:
+    rows = spark.range(20).selectExpr("id", "repeat('x', 200000) AS name").repartition(1)
+    limits = spark.sparkContext._jsc.sc().conf()
+    limits.set("spark.driver.maxResultSize", "1m")
+    try:
+        done = target.publish(rows, append_bytes=20_000)
+    finally:
+        limits.remove("spark.driver.maxResultSize")
+    assert done.inserts == 20
+    assert target.state().keys() == {str(number) for number in range(20)}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "double('NaN')",
+        "float('-Infinity')",
+        "array(map('x', named_struct('y', array(0.5D, NULL, double('Infinity')))))",
+    ],
+)
+def test_numbers_that_json_has_none_for_publish_nothing(
+    target: Target, spark: SparkSession, value: str
+) -> None:
+    rows = spark.sql(f"SELECT 7L AS id, {value} AS v UNION ALL SELECT 8L, NULL")
+    with pytest.raises(BadRow, match="the value of '7', 'NaN or Infinity in "):
+        target.publish(rows)
+    assert list(target.stream.read().items()) == []
+
+
 def test_two_publishers_at_once_tell_each_change_once(target: Target, tmp_path: Path) -> None:
     rows = target.table(*((number, "a") for number in range(20)))
     failures: list[BaseException] = []

@@ -178,14 +178,21 @@ def test_a_missing_module_is_told(pipelines: Pipelines) -> None:
                 "transform": [{"sql": "SELECT map(n, INTERVAL '1' DAY) AS i FROM source"}],
                 "target": {"kind": "table", "folder": "t"},
             },
-            "error: target: tables of the format delta have no intervals as in the column 'i': ",
+            "error: target: tables of the format delta have no interval day as in the column 'i': ",
         ),
         (
             {
                 "transform": [{"sql": "SELECT INTERVAL '1' YEAR AS i FROM source"}],
                 "target": {"kind": "table", "folder": "t", "format": "parquet"},
             },
-            "error: target: tables of the format parquet have no intervals as in the column 'i': ",
+            "error: target: tables of the format parquet have no interval year as in the column",
+        ),
+        (
+            {
+                "transform": [{"sql": "SELECT array(TIME'10:00:00') AS i FROM source"}],
+                "target": {"kind": "table", "folder": "t"},
+            },
+            "error: target: tables of the format delta have no time(6) as in the column 'i': ",
         ),
         (
             {"target": {"kind": "stream"}},

@@ -160,6 +160,10 @@ def test_old_files_that_no_log_knows_are_deleted(
     long_ago = time.time() - LEFT_OVER_SECONDS - 1
     old = [folder / each.path for each in (kept, left, failed, closed)]
     old.append(folder / "below" / below.path)
+    replaced = folder / "_bucket=__HIVE_DEFAULT_PARTITION__" / "part.parquet"  # by Delta itself
+    replaced.parent.mkdir()
+    replaced.touch()
+    old.append(replaced)
     for path in old:
         os.utime(path, (long_ago, long_ago))
     (begun,) = (folder / file.path for file in write_files(str(folder), [(rows, 2)]))
@@ -170,6 +174,7 @@ def test_old_files_that_no_log_knows_are_deleted(
     log.tidy(600)
     assert not (folder / failed.path).exists()
     assert not (folder / closed.path).exists()
+    assert not replaced.exists()
     assert begun.exists()  # a task may have written it just now
     assert (folder / left.path).exists()  # it has just left, and readers may be at it
     assert (folder / kept.path).exists()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -21,7 +22,7 @@ from headwater.errors import (
     TableLost,
     TableSchemaRefused,
 )
-from headwater.spark.tables import DataFile, Merged, Table, open_table
+from headwater.spark.tables import DataFile, Merged, Table, manifest, open_table
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.files import file_system, write_files
 from headwater.spark.tables.manifest import ManifestLog
@@ -262,6 +263,47 @@ def test_a_table_from_before_whose_parts_are_never_null_goes_on(
     assert shown(made, spark) == [((1,),)]
 
 
+def test_a_column_that_is_spelled_in_another_case_is_refused(
+    made: Table, spark: SparkSession
+) -> None:
+    made.append(spark.sql("SELECT 'a' AS userId"), writer="query", batch=0)
+    with pytest.raises(TableSchemaRefused, match="'userid' is spelled 'userId' in the table"):
+        made.append(spark.sql("SELECT 'b' AS userid"), writer="query", batch=1)
+    read = made.read(spark)
+    assert read is not None
+    assert [tuple(row) for row in read.collect()] == [("a",)]
+
+
+def test_a_batch_that_is_there_is_read_all_the_same(
+    made: Table, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark wants the state of a query, if it has one, to be brought behind each batch."""
+    read = str(tmp_path / "read")
+
+    def noted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with Path(read).open("a") as told:
+            told.write("once ")
+        yield from batches
+
+    for _ in range(2):
+        added = rows(spark, ("a", 1)).coalesce(1).mapInArrow(noted, SCHEMA)
+        made.append(added, writer="query", batch=0)
+    assert Path(read).read_text().split() == ["once", "once"]
+    assert shown(made, spark) == [("a", 1)]
+
+
+def test_a_file_without_statistics_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """An engine that optimises the table may write none."""
+    folder = str(tmp_path / "table")
+    made = open_table(folder)
+    made.append(rows(spark, ("a", 1)), writer="query", batch=0)
+    table = DeltaTable(folder)
+    (file,) = write_files(folder, [(pa.table({"key": ["b"], "n": [2]}), None)])
+    bare = AddAction(file.path, file.size, {"_bucket": None}, 0, data_change=True, stats="{}")
+    table.create_write_transaction([bare], "append", table.schema(), ["_bucket"])
+    assert shown(made, spark) == [("a", 1), ("b", 2)]
+
+
 def test_a_column_of_another_type_is_refused(made: Table, spark: SparkSession) -> None:
     made.append(rows(spark, ("a", 1)), writer="query", batch=0)
     other = spark.createDataFrame([("a", "text")], "key string, n string")
@@ -353,8 +395,9 @@ def test_many_small_files_become_fewer(kind: str, folder: str, spark: SparkSessi
         seen = log.snapshot()
         assert seen is not None
         log.commit(seen, write_files(folder, copies), [], writer="query", batch=number)
-    for _ in range(2):  # the second time there is nothing to be done
-        log.tidy(600)
+    for time_ in range(2):  # the second time there is nothing to be done
+        gone = log.tidy(600)
+        assert len(gone) == (0 if time_ else 101)
         after = log.snapshot("query")
         assert after is not None
         assert (len(after.files), after.files[0].bucket, after.committed) == (1, None, 2)
@@ -364,6 +407,45 @@ def test_many_small_files_become_fewer(kind: str, folder: str, spark: SparkSessi
     log.tidy(0)
     assert len(files_on(folder)) == 1
     assert shown(made, spark) == wanted
+
+
+def test_files_that_are_large_enough_are_not_joined_again(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ManifestLog(folder)
+    log.create(pa.schema([("key", pa.string()), ("n", pa.int64())]), 4)
+    few = pa.table({"key": ["a"], "n": [1]})
+    (one,) = write_files(folder, [(few, None)])
+    monkeypatch.setattr(manifest, "_JOINED_BYTES", 40 * one.size)
+    rewritten: list[int] = []
+    for number in range(8):
+        seen = log.snapshot()
+        assert seen is not None
+        log.commit(seen, write_files(folder, [(few, None)] * 100), [], writer="query", batch=number)
+        rewritten.append(len(log.tidy(600)))
+    assert max(rewritten) <= 110  # the new ones, and what was left over before
+    after = log.snapshot()
+    assert after is not None
+    assert sum(file.rows for file in after.files) == 800
+
+
+def test_files_that_became_fewer_are_deleted_later(
+    kind: str, folder: str, spark: SparkSession
+) -> None:
+    log = log_of(folder, kind)  # as another process knows it
+    log.create(pa.schema([("key", pa.string()), ("n", pa.int64())]), 4)
+    seen = log.snapshot()
+    assert seen is not None
+    small = write_files(folder, [(pa.table({"key": ["a"], "n": [1]}), None)] * 100)
+    log.commit(seen, small, [], writer="query", batch=0)
+    made = open_table(folder, kind, keep_seconds=1.5)
+    made.append(rows(spark, ("b", 1)).coalesce(1), writer="query", batch=1)
+    time.sleep(1.5)
+    made.append(rows(spark, ("b", 2)).coalesce(1), writer="query", batch=2)
+    after = log.snapshot()
+    assert after is not None
+    assert files_on(folder) == {file.path for file in after.files}
+    assert shown(made, spark) == [*[("a", 1)] * 100, ("b", 1), ("b", 2)]
 
 
 def test_any_reader_of_delta_reads_the_table(spark: SparkSession, tmp_path: Path) -> None:

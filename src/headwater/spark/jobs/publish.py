@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
+from math import ceil
 from typing import Any, Final
 from uuid import uuid4
 
@@ -54,6 +55,8 @@ from headwater.spark.transforms.raw_events import CONTROLS, controls_of
 log: Final = logging.getLogger("headwater.spark")
 
 APPEND_BYTES: Final = 4 << 20
+_APPENDS_AT_ONCE: Final = 16
+"""So many are about what the driver holds."""
 _ATTEMPTS: Final = 5
 _FOLD: Final = "fold"
 """Who commits to the table of the state: its batches are byte positions of the stream."""
@@ -282,8 +285,16 @@ class _Publishing:
     def _append(
         self, stream: Stream, changes: DataFrame, tail: str, append_bytes: int
     ) -> Published:
-        told = f.min("problem").alias("problem")
-        found = changes.groupBy("operation").agg(f.count("*").alias("rows"), told).collect()
+        length = f.length("key") + f.coalesce(f.length("value"), f.lit(0))
+        found = (
+            changes.groupBy("operation")
+            .agg(
+                f.count("*").alias("rows"),
+                f.sum(length).alias("length"),
+                f.min("problem").alias("problem"),
+            )
+            .collect()
+        )
         for row in found:
             if row["problem"] is not None:
                 raise BadRow(row["problem"])
@@ -292,9 +303,13 @@ class _Publishing:
         offset = tail
         if txid is not None:
             encode = partial(bodies, kind=self._kind, txid=txid, most_bytes=append_bytes)
+            # A task's part comes to the driver as a whole, however many there are behind it.
+            parts = ceil(sum(row["length"] for row in found) / (_APPENDS_AT_ONCE * append_bytes))
+            if parts > 1:
+                changes = changes.repartition(parts)
             encoded = changes.mapInArrow(encode, BODIES).toLocalIterator()
-            parts = ((int(row["events"]), bytes(row["body"])) for row in encoded)
-            offset = self._send(stream, parts, tail, sum(counts.values()))
+            sent = ((int(row["events"]), bytes(row["body"])) for row in encoded)
+            offset = self._send(stream, sent, tail, sum(counts.values()))
         return Published(
             counts.get("insert", 0), counts.get("update", 0), counts.get("delete", 0), offset, txid
         )

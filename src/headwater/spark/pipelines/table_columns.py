@@ -10,6 +10,7 @@ from pyspark.sql.types import (
     DayTimeIntervalType,
     MapType,
     StructType,
+    TimeType,
     YearMonthIntervalType,
 )
 
@@ -18,8 +19,8 @@ from headwater.spark.pipelines.problems import Problem
 from headwater.spark.pipelines.values import TableTarget
 
 _UNKNOWN: Final = {
-    "delta": (CalendarIntervalType, DayTimeIntervalType, YearMonthIntervalType),
-    "parquet": (CalendarIntervalType, YearMonthIntervalType),
+    "delta": (CalendarIntervalType, DayTimeIntervalType, TimeType, YearMonthIntervalType),
+    "parquet": (CalendarIntervalType, TimeType, YearMonthIntervalType),
 }
 """By the format of tables, the types that it does not have."""
 
@@ -33,9 +34,14 @@ def unfit_columns(target: TableTarget, schema: StructType) -> Iterator[Problem]:
         if target.format == "delta" and field.name.lower() == BUCKET:
             what = f"tables keep a column '{BUCKET}' for themselves: rename it with AS"
             yield Problem("target", what)
-        if any(isinstance(kind, _UNKNOWN[target.format]) for kind in _parts(field.dataType)):
+        unknown = (
+            kind.simpleString()
+            for kind in _parts(field.dataType)
+            if isinstance(kind, _UNKNOWN[target.format])
+        )
+        for name in {*unknown}:
             what = (
-                f"tables of the format {target.format} have no intervals as in the column "
+                f"tables of the format {target.format} have no {name} as in the column "
                 f"'{field.name}': cast it to a string, or give its seconds or months as a number"
             )
             yield Problem("target", what)

@@ -123,17 +123,20 @@ class DeltaLog(Log):
             raise TableChanged(self._folder) from error
         self._make_durable(seen.version + 1)
 
-    def tidy(self, keep_seconds: float) -> None:
+    def tidy(self, keep_seconds: float) -> list[str]:
         table = DeltaTable(self._folder)
+        joined: list[str] = []
         if _loose_files(table) >= SMALL_FILES:
             version, before = table.version(), _paths(table)
             table.optimize.compact(partition_filters=[(BUCKET, "=", "")])
             self._make_durable(version + 1, _paths(table) - before)
             table = DeltaTable(self._folder)
+            joined = sorted(before - _paths(table))
         # It is only asked: it counts in hours, and would search the folders of tables below too.
         left = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
         kept = _paths(table) | self._just_left(table.version(), keep_seconds)
         sweep(self._folder, kept, frozenset(left))
+        return joined
 
     def _just_left(self, version: int, seconds: float) -> set[str]:
         """Find the files that left the table in the last seconds, in the newest of its log."""

@@ -163,11 +163,10 @@ def sweep(folder: str, kept: Collection[str], left: Collection[str]) -> None:
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for part, files in zip(parts, threads.map(listed, parts), strict=True):
-            is_ours = not part.base_name.startswith(_BUCKET_OF_OTHERS)
             for file in files:
                 path = f"{part.base_name}/{file.base_name}"
                 is_old = file.mtime_ns is not None and file.mtime_ns < before
-                if path not in kept and (path in left or (is_old and is_ours)):
+                if path not in kept and (path in left or is_old):
                     with suppress(FileNotFoundError):  # someone else has tidied up
                         system.delete_file(file.path)
 

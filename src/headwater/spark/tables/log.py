@@ -65,9 +65,9 @@ class Log(ABC):
         """
 
     @abstractmethod
-    def tidy(self, keep_seconds: float) -> None:
+    def tidy(self, keep_seconds: float) -> list[str]:
         """Delete files that left the table so long ago that no reader still wants them.
 
-        And those that never were in it and are a day old: the tasks that wrote them have failed.
-        Many files that were only added become few before.
+        And those that it does not know and are a day old: the tasks that wrote them have failed.
+        Many files that were only added become few before; gives those, which have just left.
         """

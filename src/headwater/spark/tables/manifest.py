@@ -90,11 +90,11 @@ class ManifestLog(Log):
         writers = manifest.writers | {writer: batch}
         self._write(seen.version + 1, msgspec.structs.replace(manifest, writers=writers))
 
-    def tidy(self, keep_seconds: float) -> None:
-        self._compact()
+    def tidy(self, keep_seconds: float) -> list[str]:
+        joined = self._compact()
         last = self._last()
         if last is None:
-            return
+            return []
         version, manifest = last
         until = time.time() - keep_seconds
         left = {path for when, path in manifest.removed if when < until}
@@ -105,21 +105,23 @@ class ManifestLog(Log):
             self._write(version + 1, msgspec.structs.replace(manifest, removed=wanted))
         for number in self._versions()[:-_KEPT]:
             _delete(self._system, self._document(number))
+        return joined
 
-    def _compact(self) -> None:
+    def _compact(self) -> list[str]:
         """Make few of many files that were only added; a document names each of them."""
         last = self._last()
         if last is None:
-            return
+            return []
         version, manifest = last
         small = [each for each in manifest.files if _is_small(each)]
         if len(small) < SMALL_FILES:
-            return
+            return []
         schema = _schema(manifest)
-        joined = [
-            join_files(self._name, [file.path for file in part], schema) for part in _parts(small)
-        ]
-        self._write(version + 1, _changed(self._at(version), joined, small))
+        parts = [part for part in _parts(small) if len(part) > 1]
+        joined = [join_files(self._name, [file.path for file in part], schema) for part in parts]
+        gone = [file for part in parts for file in part]
+        self._write(version + 1, _changed(self._at(version), joined, gone))
+        return [file.path for file in gone]
 
     def _last(self) -> tuple[int, _Manifest] | None:
         versions = self._versions()
@@ -162,7 +164,8 @@ def _changed(
 
 
 def _is_small(file: DataFile) -> bool:
-    return file.bucket is None and file.size < _JOINED_BYTES
+    # All parts but the last become files of more than half: those are not joined again.
+    return file.bucket is None and file.size <= _JOINED_BYTES // 2
 
 
 def _parts(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:

@@ -106,7 +106,7 @@ class Table:
         if seen is None:
             return None
         schema = from_arrow_schema(seen.schema)
-        paths = [file.path for file in seen.files if file.rows]
+        paths = [file.path for file in seen.files]
         if not paths:
             return spark.createDataFrame([], schema)
         system, _ = file_system(self.folder)
@@ -122,12 +122,14 @@ class Table:
     def append(self, rows: DataFrame, *, writer: str, batch: int, after: int = -1) -> int:
         """Add rows, and say how many; a batch that is in the table already adds none.
 
+        It is read all the same: a query with state fails where a batch was not.
         `after` is a batch of the writer from before: a table that does not hold it, or a later
         one, is not the one that it was written to, and raises `TableLost`.
         """
         wanted = to_arrow_schema(rows.schema, timezone="UTC")
         seen = self._prepared(wanted, writer, batch, after)
         if self._holds(seen, batch):
+            rows.write.format("noop").mode("append").save()
             return 0
         write = partial(write_loose, folder=self.folder, schema=seen.schema)
         added = _collected(rows.mapInArrow(write, FILE))
@@ -244,6 +246,12 @@ class Table:
                     field.name, str(seen.schema.field(at).type), str(field.type)
                 )
         missing = [field for field in wanted if field.name not in seen.schema.names]
+        spelled = {name.lower(): name for name in seen.schema.names}
+        for field in missing:  # Spark and Delta would take both for one column
+            if field.name.lower() in spelled:
+                raise TableSchemaRefused(
+                    field.name, f"spelled '{spelled[field.name.lower()]}'", "another column"
+                )
         if missing:
             self._log.add_columns(missing)
             seen = self._seen(writer)
@@ -272,16 +280,17 @@ class Table:
     ) -> None:
         self._log.commit(seen, added, removed, writer=writer, batch=batch)
         upkeep = _upkeep.setdefault(self.folder, _Upkeep())
-        self._forget(removed, upkeep.left)
+        gone = [file.path for file in removed]
         # The first time too, for processes before that have ended; a new table had none.
         if upkeep.commits % _TIDY_COMMITS == 0 and seen.version > 0:
-            self._log.tidy(self._keep_seconds)
+            gone += self._log.tidy(self._keep_seconds)
+        self._forget(gone, upkeep.left)
         upkeep.commits += 1
 
-    def _forget(self, removed: Sequence[DataFile], left: deque[tuple[float, str]]) -> None:
+    def _forget(self, gone: Sequence[str], left: deque[tuple[float, str]]) -> None:
         """Delete files some time after they left the table: readers may be at them still."""
         now = time.monotonic()
-        left.extend((now, file.path) for file in removed)
+        left.extend((now, path) for path in gone)
         system, root = file_system(self.folder)
         while left and left[0][0] < now - self._keep_seconds:
             try:

@@ -17,8 +17,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
     NumericType,
     StringType,
     StructType,
@@ -48,6 +53,7 @@ _BODIES_ARROW: Final = to_arrow_schema(BODIES, timezone="UTC")
 _SETTING: Final = ("insert", "update", "upsert")
 _HOLD_JSON: Final = (StringType, BinaryType, VariantType, BooleanType, NumericType)
 """The types of columns whose texts may be JSON; a row in which one is not is told when it comes."""
+_ENDLESS: Final = "NaN or Infinity in "
 _JSON_OPTIONS: Final = {
     # A field that becomes null is a change, and must be told as one.
     "ignoreNullFields": "false",
@@ -110,8 +116,12 @@ def keyed(
         text = f.to_json(_column(value)) if is_variant else _column(value).cast("string")
         valued = f.coalesce(text, f.lit("null"))
     else:
-        columns = [_column(name) for name in (rows.columns if value is None else value)]
-        valued = f.to_json(f.struct(*columns), _JSON_OPTIONS)
+        names = rows.columns if value is None else value
+        valued = f.to_json(f.struct(*map(_column, names)), _JSON_OPTIONS)
+        for name in names:
+            # Spark makes texts of these, which readers would take for texts. So it is no JSON.
+            endless = _endless(_column(name), rows.schema[name].dataType)
+            valued = f.when(endless, f.concat(f.lit(_ENDLESS), valued)).otherwise(valued)
     return rows.select(named.alias("key"), valued.alias("value"))
 
 
@@ -148,6 +158,21 @@ def _text(rows: DataFrame, name: str) -> Column:
         since = f.make_dt_interval(secs=seconds.cast("decimal(18,6)"))
         column = f.lit("1970-01-01").cast("timestamp_ntz") + since
     return column.cast("string")
+
+
+def _endless(column: Column, kind: DataType) -> Column:
+    """Tell whether a column holds a number that JSON has none for."""
+    found = f.lit(False)
+    if isinstance(kind, FloatType | DoubleType):
+        found = f.isnan(column) | (f.abs(column) == f.lit(float("inf")))
+    elif isinstance(kind, ArrayType):
+        found = f.exists(column, lambda each: _endless(each, kind.elementType))
+    elif isinstance(kind, MapType):
+        found = _endless(f.map_values(column), ArrayType(kind.valueType))
+    elif isinstance(kind, StructType):
+        for field in kind:
+            found |= _endless(column.getField(field.name), field.dataType)
+    return f.coalesce(found, f.lit(False))
 
 
 def _column(name: str) -> Column:
