@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import signal
 import sys
 import time
@@ -294,7 +293,7 @@ def _watch(runner: "Runner", stop: StopRequest, progress: Progress) -> None:
                 click.echo(f"{_failure(outcome)} The others stop after their batch.", err=True)
         text = "  |  ".join(_told(outcome) for outcome in outcomes)
         if is_terminal:
-            progress.show(text[: shutil.get_terminal_size().columns - 1])
+            progress.show(text)
         elif time.monotonic() >= next_line and text != last:
             next_line = time.monotonic() + _LINE_SECONDS
             last = text
