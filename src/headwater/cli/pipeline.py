@@ -71,17 +71,30 @@ def check(files: tuple[Path, ...], master: str | None, remote: str | None) -> No
 def status(files: tuple[Path, ...], as_json: bool) -> None:
     """Tell how far pipelines are, without Spark.
 
-    Their checkpoints say what is committed, their servers where the streams end.
+    Their checkpoints say what is committed, their servers where the streams end. Of a server that
+    does not answer, the checkpoint is told all the same; the exit code is 1 then.
     """
     with with_spark_installed():
         from headwater.cli.pipeline_status import print_status
-        from headwater.spark.pipelines import load
+        from headwater.errors import HeadwaterError
+        from headwater.spark.pipelines import load, status_of
 
         progress = Progress()
+        failed = False
         for file in files:
             progress.show(f"Asking for the streams of {file} …")
-            print_status(load(file), as_json=as_json)
-        progress.clear()
+            try:
+                found = status_of(load(file))
+            except HeadwaterError as error:
+                progress.clear()
+                click.echo(f"Error: {error}", err=True)
+                failed = True
+                continue
+            progress.clear()
+            print_status(found, as_json=as_json)
+            failed = failed or bool(found.unanswered)
+    if failed:
+        raise SystemExit(1)
 
 
 for job in JOBS:

@@ -7,18 +7,16 @@ import click
 from headwater.cli.values import counted
 
 if TYPE_CHECKING:
-    from headwater.spark.pipelines import Pipeline, Status
+    from headwater.spark.pipelines import Status
+    from headwater.spark.pipelines.checkpoints import Committed
 
 _MOST_STREAMS = 20
 
 
-def print_status(pipeline: "Pipeline", *, as_json: bool) -> None:
+def print_status(status: "Status", *, as_json: bool) -> None:
     """Print where a pipeline stands."""
     import msgspec
 
-    from headwater.spark.pipelines import status_of
-
-    status = status_of(pipeline)
     if as_json:
         click.echo(msgspec.json.encode(_plain(status)).decode())
         return
@@ -35,6 +33,8 @@ def _lines(status: "Status") -> list[str]:
     lines = [f"{status.name} ({status.kind}) {runs}."]
     if status.known:
         lines.append(f"  {status.known}")
+    elif not status.checkpoint:
+        pass  # it keeps none: what there is to know, the server knows
     elif not status.is_local:
         where = "at the Connect server" if status.is_remote else "on another machine"
         lines.append(f"  checkpoint {status.checkpoint} is {where}: how far it is can't be seen")
@@ -46,6 +46,9 @@ def _lines(status: "Status") -> list[str]:
             f"  batch {status.committed.batch} is committed, begun {_ago(status.age or 0)} ago"
             f"{begun}; checkpoint {status.checkpoint}"
         )
+    if status.unanswered:
+        lines.append(f"  how much there is to do is not known: {status.unanswered}")
+        lines += _goes_on(status.committed)
     if status.streams:
         count = counted(len(status.streams), "streams")
         lag = sized(status.lag_bytes) if status.lag_bytes else "nothing"
@@ -57,10 +60,21 @@ def _lines(status: "Status") -> list[str]:
             f"    {stream.path}  {sized(stream.bytes)}"
             f" from {stream.offset} to {stream.tail}{closed}"
         )
-    if len(behind) > _MOST_STREAMS:
-        lines.append(f"    and {len(behind) - _MOST_STREAMS} more, see --json")
+    lines += _more(len(behind))
     lines += [f"    {path}  is gone from the server" for path in status.gone]
     return lines
+
+
+def _goes_on(committed: "Committed | None") -> list[str]:
+    """Tell where the streams go on, which the checkpoint alone knows."""
+    offsets = {} if committed is None else committed.offsets
+    paths = sorted(offsets)[:_MOST_STREAMS]
+    return [f"    {path}  goes on from {offsets[path]}" for path in paths] + _more(len(offsets))
+
+
+def _more(streams: int) -> list[str]:
+    more = streams - _MOST_STREAMS
+    return [f"    and {more} more, see --json"] if more > 0 else []
 
 
 def _ago(seconds: float) -> str:
@@ -79,16 +93,29 @@ def _plain(status: "Status") -> dict[str, Any]:
         "process": status.runs_in,
         "batch": None if committed is None else committed.batch,
         "secondsSince": status.age,
-        "lagBytes": status.lag_bytes if status.is_local or status.streams else None,
-        "streams": [
-            {
-                "path": stream.path,
-                "offset": stream.offset,
-                "tail": stream.tail,
-                "lagBytes": stream.bytes,
-                "closed": stream.closed,
-            }
-            for stream in status.streams
-        ],
+        "lagBytes": status.lag_bytes if _is_lag_known(status) else None,
+        "streams": _streams(status),
         "gone": list(status.gone),
+        "unanswered": status.unanswered or None,
     }
+
+
+def _is_lag_known(status: "Status") -> bool:
+    return not status.unanswered and (status.is_local or bool(status.streams))
+
+
+def _streams(status: "Status") -> list[dict[str, Any]]:
+    if status.unanswered and status.committed is not None:
+        unknown = {"tail": None, "lagBytes": None, "closed": None}
+        offsets = sorted(status.committed.offsets.items())
+        return [{"path": path, "offset": offset, **unknown} for path, offset in offsets]
+    return [
+        {
+            "path": stream.path,
+            "offset": stream.offset,
+            "tail": stream.tail,
+            "lagBytes": stream.bytes,
+            "closed": stream.closed,
+        }
+        for stream in status.streams
+    ]

@@ -121,7 +121,7 @@ class QueryRun(Run):
         begins = {}
         if pipeline.source.streams:
             folder = local_folder(pipeline.checkpoint)
-            lags = list(lag_of(pipeline, None if folder is None else last_committed(folder)))
+            lags = list(lag_of(pipeline.source, None if folder is None else last_committed(folder)))
             begins = {lag.path: lag.offset for lag in lags}
             if pipeline.is_bounded:
                 self.total_bytes = sum(lag.bytes for lag in lags)

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headwater.client import START, Client, Retry
-from headwater.errors import StreamNotFound
+from headwater.errors import ClientError, StreamNotFound
 from headwater.protocol.globs import matches
 from headwater.spark.options import is_glob, source_options
 from headwater.spark.pipelines.checkpoints import Committed, holder, last_committed, local_folder
 from headwater.spark.pipelines.progress import distance
-from headwater.spark.pipelines.values import BOUNDED, Pipeline, Publish, Server, Snapshot
+from headwater.spark.pipelines.values import BOUNDED, Pipeline, Publish, Server, Snapshot, Source
 from headwater.spark.planning import chosen_offset, is_of_this_incarnation
 from headwater.state.snapshots import find_snapshots
 
@@ -48,6 +49,8 @@ class Status(Struct, frozen=True):
     """Whether it runs at a Spark Connect server, where its checkpoint may be as well."""
     known: str = ""
     """What is known of a job that has no batches."""
+    unanswered: str = ""
+    """Why the server could not be asked, so that `streams` are not known."""
 
     @property
     def lag_bytes(self) -> int:
@@ -80,25 +83,26 @@ def status_of(pipeline: Pipeline) -> Status:
         is_remote = pipeline.remote is not None
         return Status(name, kind, checkpoint, False, None, None, is_remote=is_remote)
     committed = last_committed(folder)
-    offsets = {} if committed is None else committed.offsets
-    lags = tuple(lag_of(pipeline, committed))
+    known = Status(
+        pipeline.name, pipeline.kind, pipeline.checkpoint, True, committed, holder(folder)
+    )
+    return _measured(known, pipeline.source)
+
+
+def _measured(known: Status, source: Source) -> Status:
+    """Add what the server says, if it says anything: the checkpoint is read either way."""
+    try:
+        lags = tuple(lag_of(source, known.committed))
+    except ClientError as error:
+        return replace(known, unanswered=str(error))
+    offsets = {} if known.committed is None else known.committed.offsets
     there = {lag.path for lag in lags}
-    wanted = pipeline.source.streams
     gone = [
         path
         for path in sorted(offsets.keys() - there)
-        if any(matches(glob, path) for glob in wanted)
+        if any(matches(glob, path) for glob in source.streams)
     ]
-    return Status(
-        pipeline.name,
-        pipeline.kind,
-        pipeline.checkpoint,
-        True,
-        committed,
-        holder(folder),
-        lags,
-        tuple(gone),
-    )
+    return replace(known, streams=lags, gone=tuple(gone))
 
 
 def _seen(pipeline: Pipeline) -> Path | None:
@@ -114,8 +118,12 @@ def _job_status(pipeline: Pipeline) -> Status:
     target = pipeline.target
     folder = _seen(pipeline) if pipeline.has_checkpoint else None
     lags: tuple[StreamLag, ...] = ()
+    unanswered = ""
     if isinstance(target, Snapshot):
-        known, lags = _since_snapshot(pipeline, target)
+        try:
+            known, lags = _since_snapshot(pipeline, target)
+        except ClientError as error:
+            known, unanswered = "", str(error)
     elif isinstance(target, Publish):
         known = f"what differs from '{target.stream}' is found when it runs"
     else:
@@ -130,6 +138,7 @@ def _job_status(pipeline: Pipeline) -> Status:
         lags,
         is_remote=pipeline.remote is not None,
         known=known,
+        unanswered=unanswered,
     )
 
 
@@ -148,15 +157,15 @@ def _since_snapshot(pipeline: Pipeline, target: Snapshot) -> tuple[str, tuple[St
     return known, (StreamLag(path, last.offset, source.next_offset, source.closed),)
 
 
-def lag_of(pipeline: Pipeline, committed: Committed | None) -> Iterator[StreamLag]:
+def lag_of(source: Source, committed: Committed | None) -> Iterator[StreamLag]:
     """Ask the server how far each stream goes beyond what is committed."""
-    if not pipeline.source.streams:
+    if not source.streams:
         return
-    starting = source_options(pipeline.source.format_options()).starting
+    starting = source_options(source.format_options()).starting
     offsets = {} if committed is None else committed.offsets
     seen = set()
-    with client_of(pipeline.source) as client:
-        for glob in pipeline.source.streams:
+    with client_of(source) as client:
+        for glob in source.streams:
             for stream in client.streams(glob):
                 if stream.path in seen:
                     continue

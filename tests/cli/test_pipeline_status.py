@@ -1,0 +1,111 @@
+"""`headwater pipeline status` where something is in the way."""
+
+import json
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from headwater.client import Client
+from tests.cli.conftest import Headwater
+
+PIPELINE = """
+checkpoint = "{name}"
+[source]
+url = "{url}"
+stream = "{path}"
+[target]
+kind = "stream"
+stream = "copy"
+"""
+NOBODY = "http://127.0.0.1:9"
+
+
+def committed(folder: Path, offsets: dict[str, str], batch: int = 7) -> None:
+    """Make a checkpoint as Spark leaves it behind a batch."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    began = int(time.time() - 180) * 1000
+    text = f'v1\n{{"batchTimestampMs":{began}}}\n{json.dumps(offsets)}'
+    (folder / "offsets" / str(batch)).write_text(text)
+    (folder / "commits" / str(batch)).write_text("v1\n{}")
+
+
+def test_without_its_server_the_checkpoint_is_told_and_the_next_file_is_looked_at(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create(data=b"[1,2]")
+    (tmp_path / "bad.toml").write_text("[target]\n")
+    (tmp_path / "down.toml").write_text(PIPELINE.format(name="down", url=NOBODY, path="a/*"))
+    (tmp_path / "ok.toml").write_text(PIPELINE.format(name="ok", url=headwater.url, path=path))
+    committed(tmp_path / "down", {"a/one": "0_5", "a/two": "0_7"})
+    files = [str(tmp_path / f"{name}.toml") for name in ("bad", "down", "ok")]
+
+    done = headwater.run("pipeline", "status", *files)
+    assert done.returncode == 1
+    lines = done.stdout.decode().splitlines()
+    assert lines[:5] == [
+        "down (stream) is not running.",
+        f"  batch 7 is committed, begun 3 minutes ago; checkpoint {tmp_path}/down",
+        (
+            "  how much there is to do is not known: Can't reach http://127.0.0.1:9: Connection "
+            "refused. Start the server, or check the URL."
+        ),
+        "    a/one  goes on from 0_5",
+        "    a/two  goes on from 0_7",
+    ]
+    assert lines[5:7] == [
+        "ok (stream) is not running.",
+        f"  no batch is committed; checkpoint {tmp_path}/ok",
+    ]
+    assert done.stderr.decode().startswith(f"Error: The pipeline {files[0]} can't run:")
+
+    told = headwater.run("pipeline", "status", "--json", *files[1:])
+    assert told.returncode == 1
+    down, ok = map(json.loads, told.stdout.splitlines())
+    assert down["unanswered"].startswith("Can't reach ")
+    assert (down["batch"], down["lagBytes"]) == (7, None)
+    assert [(each["path"], each["offset"], each["tail"]) for each in down["streams"]] == [
+        ("a/one", "0_5", None),
+        ("a/two", "0_7", None),
+    ]
+    assert (ok["unanswered"], ok["lagBytes"] > 0) == (None, True)
+
+
+def test_a_snapshot_without_its_server_is_told(headwater: Headwater, tmp_path: Path) -> None:
+    text = f"[source]\nurl = '{NOBODY}'\nstream = 'a'\n[target]\nkind = 'snapshot'\nstream = 'b'\n"
+    (tmp_path / "p.toml").write_text(text)
+    done = headwater.run("pipeline", "status", str(tmp_path / "p.toml"))
+    assert done.returncode == 1
+    first, second = done.stdout.decode().splitlines()
+    assert first == "p (snapshot) may be running."
+    assert second.startswith("  how much there is to do is not known: Can't reach ")
+
+
+def test_a_person_sees_what_is_waited_for(tmp_path: Path) -> None:
+    terminal, its_end = pty.openpty()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        (tmp_path / "p.toml").write_text(PIPELINE.format(name="p", url=url, path="a"))
+        with subprocess.Popen(
+            [sys.executable, "-m", "headwater", "pipeline", "status", "p.toml"],
+            cwd=tmp_path,
+            stdout=its_end,
+            stderr=its_end,
+        ) as process:
+            os.close(its_end)
+            shown = os.read(terminal, 65536)
+            assert shown.decode() == "\r\x1b[KAsking for the streams of p.toml …"
+            listener.close()
+            with suppress(OSError):  # how a terminal says that nobody has it open any more
+                while piece := os.read(terminal, 65536):
+                    shown += piece
+    os.close(terminal)
+    assert process.returncode == 1
+    seen = re.sub(r"[^\n]*\r\x1b\[K", "", shown.decode())
+    assert seen.startswith("p (stream) is not running.\r\n")
