@@ -109,3 +109,59 @@ def test_a_person_sees_what_is_waited_for(tmp_path: Path) -> None:
     assert process.returncode == 1
     seen = re.sub(r"[^\n]*\r\x1b\[K", "", shown.decode())
     assert seen.startswith("p (stream) is not running.\r\n")
+
+
+def owned(folder: Path, **told: object) -> None:
+    """Say whose a checkpoint is, as a run does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "headwater-pipeline.json").write_text(json.dumps(told))
+
+
+def test_a_job_without_a_file_is_asked_for_by_its_checkpoint(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(f"{path}/one").create(data=b"[1,2]")
+    client.stream(f"{path}/two").create(data=b"[3]")
+    tail = client.stream(f"{path}/one").head().next_offset
+    folder = tmp_path / "shop.checkpoint"
+    committed(folder, {f"{path}/one": tail})
+    whose = {"name": "materialize", "kind": "materialize", "place": f"{tmp_path}/shop"}
+    owned(folder, **whose, url=headwater.url, streams=[f"{path}/*"])
+
+    lines = headwater.ok("pipeline", "status", "--checkpoint", str(folder)).splitlines()
+    assert lines[:3] == [
+        "materialize (materialize) is not running.",
+        f"  batch 7 is committed, begun 3 minutes ago; checkpoint {folder}",
+        "  2 streams, 3 B to do",
+    ]
+    assert lines[3].startswith(f"    {path}/two  3 B from -1 to ")
+
+    owned(folder, **whose, url=NOBODY, streams=[f"{path}/*"])
+    assert headwater.run("pipeline", "status", "--checkpoint", str(folder)).returncode == 1
+    moved = ("--checkpoint", str(folder), "--url", headwater.url)
+    assert headwater.ok("pipeline", "status", *moved).splitlines() == lines
+
+    owned(folder, **whose, url=headwater.url)  # as an older version has left it
+    text = headwater.ok("pipeline", "status", "--checkpoint", str(folder))
+    assert "  1 stream, nothing to do\n" in text
+
+
+def test_a_checkpoint_without_a_batch_begins_where_its_source_does(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create(data=b"[1,2]")
+    whose = {"name": "archive", "kind": "archive", "place": "x", "url": headwater.url}
+    owned(tmp_path, **whose, streams=[path], starting="latest")
+    told = headwater.ok("pipeline", "status", "--json", "--checkpoint", str(tmp_path))
+    assert json.loads(told)["lagBytes"] == 0
+    owned(tmp_path, **{**whose, "kind": "publish"})
+    lines = headwater.ok("pipeline", "status", "--checkpoint", str(tmp_path)).splitlines()
+    assert lines[1] == "  what differs from 'x' is found when it runs"
+
+
+def test_a_folder_that_is_no_checkpoint_is_told(headwater: Headwater, tmp_path: Path) -> None:
+    done = headwater.run("pipeline", "status", "--checkpoint", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(f"Error: No pipeline has run on '{tmp_path}'. Name the")
+    for wrong in ((), ("p.toml", "--url", NOBODY)):
+        assert headwater.run("pipeline", "status", *wrong).returncode == 2

@@ -7,7 +7,6 @@ import click
 
 from headwater.cli.pipeline_jobs import JOBS, this_command
 from headwater.cli.pipeline_running import run_options, run_pipelines, with_spark_installed
-from headwater.cli.progress import Progress
 from headwater.cli.subscriptions import InOrder
 from headwater.cli.values import counted
 
@@ -66,34 +65,45 @@ def check(files: tuple[Path, ...], master: str | None, remote: str | None) -> No
 
 
 @pipeline.command()
-@FILES
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Of a job that was started by flags; may be given several times.",
+)
+@click.option("--url", metavar="URL", help="Server of --checkpoint, if it has moved.")
+@click.option(
+    "--token",
+    envvar="HEADWATER_TOKEN",
+    show_envvar=True,
+    help="Bearer token for the server of --checkpoint.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per pipeline.")
-def status(files: tuple[Path, ...], as_json: bool) -> None:
+def status(
+    files: tuple[Path, ...],
+    checkpoints: tuple[Path, ...],
+    url: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
     """Tell how far pipelines are, without Spark.
 
     Their checkpoints say what is committed, their servers where the streams end. Of a server that
-    does not answer, the checkpoint is told all the same; the exit code is 1 then.
+    does not answer, the checkpoint is told all the same; the exit code is 1 then. A job that no
+    FILE describes is asked for by its --checkpoint, which is beside its --to if it was not given.
     """
+    if not files and not checkpoints:
+        raise click.UsageError("Name a FILE, or a --checkpoint.")
+    if url is not None and not checkpoints:
+        raise click.UsageError("--url goes with --checkpoint: a FILE says where its server is.")
     with with_spark_installed():
-        from headwater.cli.pipeline_status import print_status
-        from headwater.errors import HeadwaterError
-        from headwater.spark.pipelines import load, status_of
+        from headwater.cli.pipeline_status import print_statuses
 
-        progress = Progress()
-        failed = False
-        for file in files:
-            progress.show(f"Asking for the streams of {file} …")
-            try:
-                found = status_of(load(file))
-            except HeadwaterError as error:
-                progress.clear()
-                click.echo(f"Error: {error}", err=True)
-                failed = True
-                continue
-            progress.clear()
-            print_status(found, as_json=as_json)
-            failed = failed or bool(found.unanswered)
-    if failed:
+        is_whole = print_statuses(files, checkpoints, url=url, token=token, as_json=as_json)
+    if not is_whole:
         raise SystemExit(1)
 
 

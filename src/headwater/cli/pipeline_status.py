@@ -1,9 +1,13 @@
 """What `headwater pipeline status` prints."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.cli.progress import Progress
 from headwater.cli.values import counted
 
 if TYPE_CHECKING:
@@ -13,8 +17,46 @@ if TYPE_CHECKING:
 _MOST_STREAMS = 20
 
 
-def print_status(status: "Status", *, as_json: bool) -> None:
-    """Print where a pipeline stands."""
+def print_statuses(
+    files: Sequence[Path],
+    checkpoints: Sequence[Path],
+    *,
+    url: str | None,
+    token: str | None,
+    as_json: bool,
+) -> bool:
+    """Print where each pipeline stands; False where something could not be found out."""
+    from headwater.errors import HeadwaterError
+    from headwater.spark.pipelines import status_of_checkpoint
+
+    progress = Progress()
+    is_whole = True
+    asks: list[tuple[Path, Callable[[], Status]]] = [(file, partial(_of, file)) for file in files]
+    for folder in checkpoints:
+        whole = folder.resolve()
+        asks.append((folder, partial(status_of_checkpoint, whole, url=url, token=token)))
+    for place, ask in asks:
+        progress.show(f"Asking for the streams of {place} …")
+        try:
+            status = ask()
+        except HeadwaterError as error:
+            progress.clear()
+            click.echo(f"Error: {error}", err=True)
+            is_whole = False
+            continue
+        progress.clear()
+        _print(status, as_json=as_json)
+        is_whole = is_whole and not status.unanswered
+    return is_whole
+
+
+def _of(file: Path) -> "Status":
+    from headwater.spark.pipelines import load, status_of
+
+    return status_of(load(file))
+
+
+def _print(status: "Status", *, as_json: bool) -> None:
     import msgspec
 
     if as_json:

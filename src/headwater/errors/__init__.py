@@ -56,6 +56,7 @@
     │       ├── NoSpark            PySpark is not installed
     │       ├── BadPipeline        its file says what can't be done
     │       ├── CheckpointTaken    another process runs on its checkpoint
+    │       ├── NotACheckpoint     no pipeline has run on a folder
     │       ├── CheckpointUnreadable  a file of its checkpoint is not what Spark writes
     │       ├── CheckpointUnwritable  its folder takes no files
     │       └── MetricsUnwritable     figures can't be written to their file
@@ -152,6 +153,7 @@ from headwater.errors.spark import (
     MetricsUnwritable,
     NoJava,
     NoSpark,
+    NotACheckpoint,
     NotAnArchive,
     PipelineError,
     RestoreRefused,
@@ -220,6 +222,7 @@ __all__ = [
     "NewerFormat",
     "NoJava",
     "NoSpark",
+    "NotACheckpoint",
     "NotAnArchive",
     "NotStateEvents",
     "OffsetGone",

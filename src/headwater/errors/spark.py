@@ -188,6 +188,18 @@ class CheckpointTaken(PipelineError):
         self.holder = holder
 
 
+class NotACheckpoint(PipelineError):
+    """No pipeline has run on the folder."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"No pipeline has run on '{folder}'. Name the folder that its --checkpoint was, or "
+            "--state of publish; without them it is that of --to with .checkpoint behind, or of "
+            "--table with .published."
+        )
+        self.folder = folder
+
+
 class CheckpointUnreadable(PipelineError):
     """A file of a checkpoint is not what Spark writes."""
 

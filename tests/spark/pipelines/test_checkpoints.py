@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec import structs
 
 from headwater.errors import CheckpointTaken, CheckpointUnreadable
 from headwater.spark.pipelines.checkpoints import (
@@ -80,6 +81,17 @@ def test_a_checkpoint_knows_its_pipeline_but_no_secret(tmp_path: Path) -> None:
     assert mismatches(BEFORE, BEFORE) == []
 
 
+def test_a_checkpoint_knows_what_is_read_from_where_on(tmp_path: Path) -> None:
+    options = {"STARTINGOFFSETS": "latest", "waitSeconds": 2}
+    source = structs.replace(PIPELINE.source, stream=("a/*", "b"), options=options)
+    own(tmp_path, structs.replace(PIPELINE, source=source))
+    found = owner(tmp_path)
+    assert found is not None
+    assert found.source.streams == ("a/*", "b")
+    assert found.source.options == {"startingOffsets": "latest"}
+    assert mismatches(BEFORE, found) == []
+
+
 @pytest.mark.parametrize(
     ("now", "told", "is_warning"),
     [
@@ -133,7 +145,7 @@ def test_a_checkpoint_that_says_no_format_goes_on_and_says_none(tmp_path: Path) 
         pipeline = tables(table_format)
         assert mismatches(older, Owner.of(pipeline)) == []
         own(tmp_path, pipeline)  # which of them is right is known by the tables alone
-        assert owner(tmp_path) == older
+        assert owner(tmp_path) == structs.replace(older, streams=["in"])
 
 
 def test_one_process_at_a_time_runs_on_a_checkpoint(tmp_path: Path) -> None:

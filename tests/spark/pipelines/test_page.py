@@ -76,7 +76,7 @@ def test_commands_that_are_only_shown_have_the_flags_that_there_are(
     Path("pipeline.toml").touch()
     text = "".join(text for language, text in blocks(page) if language == "sh")
     lines = [shlex.split(line) for line in text.splitlines() if line.startswith("headwater ")]
-    assert len(lines) == {PAGE: 6, "docs/spark-cluster.md": 2}[page]
+    assert len(lines) == {PAGE: 7, "docs/spark-cluster.md": 2}[page]
     for name, *words in lines:
         parse(main, name, words)
     for program in re.findall(r"\$SPARK_HOME/(\S+)", text):

@@ -13,7 +13,7 @@ from headwater.spark.pipelines.problems import Problem
 from headwater.spark.pipelines.running import Runner, running
 from headwater.spark.pipelines.runs import Outcome
 from headwater.spark.pipelines.sessions import open_session
-from headwater.spark.pipelines.status import Status, status_of
+from headwater.spark.pipelines.status import Status, status_of, status_of_checkpoint
 from headwater.spark.pipelines.values import Pipeline, Source, Transform
 
 __all__ = [
@@ -32,5 +32,6 @@ __all__ = [
     "read_file",
     "running",
     "status_of",
+    "status_of_checkpoint",
     "with_spark",
 ]

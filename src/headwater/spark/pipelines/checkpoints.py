@@ -17,10 +17,11 @@ from msgspec import Struct, structs
 from headwater.errors import CheckpointTaken, CheckpointUnreadable, CheckpointUnwritable
 from headwater.spark.pipelines.problems import Problem
 from headwater.spark.pipelines.rules import view_names
-from headwater.spark.pipelines.values import Pipeline
+from headwater.spark.pipelines.values import Pipeline, Scalar, Source, as_text
 
 OWNER: Final = "headwater-pipeline.json"
 LOCK: Final = "headwater-pipeline.lock"
+STARTING: Final = "startingOffsets"
 _NONE: Final = "-"
 """What Spark writes for a source that has no offset yet."""
 
@@ -47,6 +48,10 @@ class Owner(Struct, frozen=True):
     steps: list[str] = []
     format: str = ""
     """Of tables or files; empty where there are none, or where an older version has not said it."""
+    streams: list[str] = []
+    """Paths and globs that are read, for whoever asks how far it is and has no file of it."""
+    starting: str = ""
+    """Where it has begun, where it was told."""
 
     @staticmethod
     def of(pipeline: Pipeline) -> "Owner":
@@ -57,7 +62,20 @@ class Owner(Struct, frozen=True):
         ]
         place = pipeline.target.place
         format_ = getattr(pipeline.target, "format", "")
-        return Owner(pipeline.name, pipeline.kind, place, pipeline.source.url, steps, format_)
+        url, streams = pipeline.source.url, list(pipeline.source.streams)
+        starting = [
+            as_text(value)
+            for name, value in pipeline.source.options.items()
+            if name.lower() == STARTING.lower()
+        ]
+        told = "".join(starting[-1:])
+        return Owner(pipeline.name, pipeline.kind, place, url, steps, format_, streams, told)
+
+    @property
+    def source(self) -> Source:
+        """Give where its streams are."""
+        options: dict[str, Scalar] = {STARTING: self.starting} if self.starting else {}
+        return Source(url=self.url, stream=tuple(self.streams), options=options)
 
 
 def local_folder(checkpoint: str) -> Path | None:

@@ -3,19 +3,28 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headwater.client import START, Client, Retry
-from headwater.errors import ClientError, StreamNotFound
+from headwater.errors import ClientError, NotACheckpoint, StreamNotFound
 from headwater.protocol.globs import matches
 from headwater.spark.options import is_glob, source_options
-from headwater.spark.pipelines.checkpoints import Committed, holder, last_committed, local_folder
+from headwater.spark.pipelines.checkpoints import (
+    Committed,
+    holder,
+    last_committed,
+    local_folder,
+    owner,
+)
 from headwater.spark.pipelines.progress import distance
 from headwater.spark.pipelines.values import BOUNDED, Pipeline, Publish, Server, Snapshot, Source
 from headwater.spark.planning import chosen_offset, is_of_this_incarnation
 from headwater.state.snapshots import find_snapshots
+
+_PUBLISH: Final = str(Publish.__struct_config__.tag)
 
 
 class StreamLag(Struct, frozen=True):
@@ -89,6 +98,30 @@ def status_of(pipeline: Pipeline) -> Status:
     return _measured(known, pipeline.source)
 
 
+def status_of_checkpoint(
+    folder: Path, *, url: str | None = None, token: str | None = None
+) -> Status:
+    """Tell how far the pipeline of a checkpoint is; `url` is where its server is by now."""
+    whose = owner(folder)
+    if whose is None:
+        raise NotACheckpoint(str(folder))
+    process = holder(folder)
+    if whose.kind == _PUBLISH:
+        known = _of_publication(whose.place)
+        return Status(whose.name, whose.kind, str(folder), True, None, process, known=known)
+    committed = last_committed(folder)
+    source = replace(whose.source, url=url or whose.url, token=token)
+    if not source.streams and committed is not None:
+        # By an older version, which has not said what was read: a glob may match more by now.
+        source = replace(source, stream=tuple(committed.offsets))
+    status = Status(whose.name, whose.kind, str(folder), True, committed, process)
+    return _measured(status, source)
+
+
+def _of_publication(stream: str) -> str:
+    return f"what differs from '{stream}' is found when it runs"
+
+
 def _measured(known: Status, source: Source) -> Status:
     """Add what the server says, if it says anything: the checkpoint is read either way."""
     try:
@@ -125,7 +158,7 @@ def _job_status(pipeline: Pipeline) -> Status:
         except ClientError as error:
             known, unanswered = "", str(error)
     elif isinstance(target, Publish):
-        known = f"what differs from '{target.stream}' is found when it runs"
+        known = _of_publication(target.stream)
     else:
         known = f"what its streams lack of {target.place} is found when it runs"
     return Status(
