@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 import click
 
 from headwater.cli.java_output import java_writes_to, log_of
+from headwater.cli.pipeline_summaries import summary
 from headwater.cli.progress import Progress
-from headwater.cli.values import counted
 from headwater.errors import CheckpointTaken, HeadwaterError, NoSpark
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def run_pipelines(
     with StopRequest() as stop:
         outcomes, log = _run(pipelines, stop, master, remote, metrics_port, metrics_file)
     for outcome in outcomes:
-        click.echo(_summary(outcome))
+        click.echo(summary(outcome))
     failed = [outcome for outcome in outcomes if outcome.how == "failed"]
     if failed:
         reasons = "\n".join(f"Error: {_failure(outcome)}" for outcome in failed)
@@ -320,45 +320,3 @@ def _told(outcome: "Outcome") -> str:
         return f"{outcome.name}: {round(outcome.seconds)} s"
     text = told(figures, outcome.seconds, outcome.total_bytes, outcome.total_rows)
     return f"{outcome.name}: {text}"
-
-
-def _summary(outcome: "Outcome") -> str:
-    from headwater.spark.pipelines.progress import sized
-
-    figures = outcome.figures
-    if outcome.summary is not None:
-        return f"{outcome.name}: {_plain(outcome.summary)} in {outcome.seconds:.1f} s."
-    if outcome.how == "stopped" and outcome.reason is not None:
-        return f"{outcome.name} is stopped: {outcome.reason}"
-    if outcome.is_job:
-        return f"{outcome.name} is {outcome.how}: {_there(outcome)} in {outcome.seconds:.1f} s."
-    if figures.batches == 0:
-        nothing = "there was nothing to do" if outcome.how == "done" else "no batch was done"
-        return f"{outcome.name} is {outcome.how}: {nothing} in {outcome.seconds:.1f} s."
-    lag = f"{sized(figures.lag_bytes)} to do" if figures.lag_bytes else "up to date"
-    batches = "1 batch" if figures.batches == 1 else f"{figures.batches:,} batches"
-    return (
-        f"{outcome.name} is {outcome.how}: {counted(figures.rows, 'rows')}, "
-        f"{sized(figures.bytes)} in {batches} up to number {figures.batch}, "
-        f"{outcome.seconds:.1f} s; {lag}."
-    )
-
-
-def _there(outcome: "Outcome") -> str:
-    """Tell how much of a job's work is in its streams, which the next run goes on with."""
-    from headwater.spark.pipelines.progress import sized
-
-    figures = outcome.figures
-    if outcome.total_rows is not None:
-        return f"{figures.rows:,} of {outcome.total_rows:,} changes are there"
-    if outcome.total_bytes is not None:
-        return f"{sized(figures.bytes)} of {sized(outcome.total_bytes)} are there"
-    return f"{sized(figures.bytes)} were written" if figures.bytes else "nothing was written"
-
-
-def _plain(summary: Any) -> str:
-    """Write what a job tells, field by field; of many values only how many there are."""
-    sums = [name for name, each in vars(type(summary)).items() if isinstance(each, property)]
-    fields = ((name, getattr(summary, name)) for name in (*summary.__struct_fields__, *sums))
-    counts = ((name, len(each) if isinstance(each, list) else each) for name, each in fields)
-    return ", ".join(f"{name} {value}" for name, value in counts if value is not None)

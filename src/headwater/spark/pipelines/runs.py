@@ -52,6 +52,12 @@ class Outcome(Struct, frozen=True):
     is_job: bool = False
     total_rows: int | None = None
     """What a job has to append, where that is known."""
+    kind: str = ""
+    """Of its target."""
+    place: str = ""
+    """Where its target is."""
+    url: str = ""
+    """Of its source's server."""
 
     @staticmethod
     def of_none(name: str) -> "Outcome":
@@ -91,6 +97,9 @@ class Run:
             self.summary(),
             self.is_job,
             self.total_rows,
+            self.pipeline.kind,
+            self.pipeline.target.place,
+            self.pipeline.source.url,
         )
 
     def figures(self) -> Figures:

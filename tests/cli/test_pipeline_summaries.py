@@ -1,0 +1,143 @@
+"""The sentences that end pipelines."""
+
+import pytest
+from msgspec import Struct
+
+from headwater.cli.pipeline_summaries import summary
+from headwater.cli.targets import DEFAULT_URL
+from headwater.spark.jobs.publish import Published
+from headwater.spark.jobs.restore import Restored, RestoredStream
+from headwater.spark.jobs.snapshot import Snapshotted
+from headwater.spark.pipelines import Outcome
+from headwater.spark.pipelines.progress import Figures
+
+
+def job(kind: str, place: str, told: Struct, url: str = DEFAULT_URL) -> str:
+    """End a job that has told something."""
+    return summary(
+        Outcome(
+            "p",
+            "done",
+            Figures(),
+            25.12,
+            None,
+            summary=told,
+            is_job=True,
+            kind=kind,
+            place=place,
+            url=url,
+        )
+    )
+
+
+@pytest.fixture(autouse=True)
+def _usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADWATER_URL", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        (
+            Snapshotted("st", "st.now", "1_9", 1, 325, "1_0", "1_325", 325, resumed=False),
+            (
+                "p is done: 1 entity of 'st' is in 'st.now': 325 B were written in 25.1 s. Readers "
+                "go on in 'st' from offset 1_9: headwater state show st --snapshot st.now"
+            ),
+        ),
+        (
+            Snapshotted("st", "st.now", "1_9", 2000, 2048, "1_0", "1_2048", 1024, resumed=True),
+            (
+                "p is done: 2,000 entities of 'st' are in 'st.now': 1.0 kB were written in 25.1 s, "
+                "behind what an earlier run had left. Readers go on in 'st' from offset 1_9: "
+                "headwater state show st --snapshot st.now"
+            ),
+        ),
+        (
+            Snapshotted("st", "st.now", "1_9", 2, 325, "1_0", "1_325", 0, resumed=False),
+            (
+                "p is done: 'st.now' has the 2 entities of 'st' already, and nothing was written "
+                "in 25.1 s. Readers go on in 'st' from offset 1_9: headwater state show st "
+                "--snapshot st.now"
+            ),
+        ),
+    ],
+)
+def test_a_snapshot_ends_with_where_readers_go_on(told: Snapshotted, sentence: str) -> None:
+    assert job("snapshot", "st.now", told) == sentence
+
+
+def test_what_is_to_be_typed_names_the_server() -> None:
+    told = Snapshotted("st", "st.now", "1_9", 1, 325, "1_0", "1_325", 325, resumed=False)
+    sentence = job("snapshot", "st.now", told, "http://there:1")
+    assert sentence.endswith(": headwater state show st --snapshot st.now --url http://there:1")
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        (
+            Published(2, 1, 0, "1_9", "tx"),
+            (
+                "p is done: 2 inserts and 1 update were appended to 'out' in 25.1 s, as "
+                "transaction tx. It ends at offset 1_9."
+            ),
+        ),
+        (
+            Published(1, 2, 3, "1_9", "tx"),
+            (
+                "p is done: 1 insert, 2 updates and 3 deletes were appended to 'out' in 25.1 s, as "
+                "transaction tx. It ends at offset 1_9."
+            ),
+        ),
+        (
+            Published(0, 0, 1, "1_9", "tx"),
+            (
+                "p is done: 1 delete was appended to 'out' in 25.1 s, as transaction tx. It ends "
+                "at offset 1_9."
+            ),
+        ),
+        (
+            Published(0, 0, 0, "1_9"),
+            (
+                "p is done: 'out' has everything already, and nothing was appended in 25.1 s. It "
+                "ends at offset 1_9."
+            ),
+        ),
+    ],
+)
+def test_a_publication_ends_with_what_it_has_appended(told: Published, sentence: str) -> None:
+    assert job("publish", "out", told) == sentence
+
+
+def stream(
+    path: str, size: int, appended: int, *, kind: str = "application/json"
+) -> RestoredStream:
+    return RestoredStream(path, path, kind, 3, size, appended, "1_9", closed=path == "b")
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        (
+            [stream("a", 9, 9)],
+            "p is done: 'a' is back in 25.1 s: 3 messages, 9 B. It ends at offset 1_9.",
+        ),
+        (
+            [stream("b", 9, 4, kind="text/plain")],
+            (
+                "p is done: 'b' is back in 25.1 s: 3 pieces, 9 B, of which 4 B were missing. It "
+                "ends at offset 1_9 and is closed."
+            ),
+        ),
+        (
+            [stream("a", 9, 0), stream("b", 9, 0)],
+            (
+                "p is done: 2 streams of /kept are back in 25.1 s: 6 messages, 18 B, all of which "
+                "were there before."
+            ),
+        ),
+    ],
+)
+def test_a_restore_ends_with_what_is_back(told: list[RestoredStream], sentence: str) -> None:
+    assert job("restore", "/kept", Restored(told)) == sentence
