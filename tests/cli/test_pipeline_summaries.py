@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headwater.cli.pipeline_summaries import summary
 from headwater.cli.targets import DEFAULT_URL
@@ -141,3 +142,37 @@ def stream(
 )
 def test_a_restore_ends_with_what_is_back(told: list[RestoredStream], sentence: str) -> None:
     assert job("restore", "/kept", Restored(told)) == sentence
+
+
+DONE = Figures(batches=1, batch=4, rows=3, bytes=90)
+
+
+@pytest.mark.parametrize(
+    ("figures", "sentence"),
+    [
+        (DONE, "p is done: 3 rows, 90 B in 1 batch up to number 4, 25.1 s; up to date."),
+        (
+            replace(DONE, aside=1),
+            (
+                "p is done: 3 rows, 90 B in 1 batch up to number 4, 25.1 s; up to date. 1 message "
+                "was kept aside: the table /t/_quarantine says why."
+            ),
+        ),
+        (
+            replace(DONE, aside=2, lag_bytes=7),
+            (
+                "p is done: 3 rows, 90 B in 1 batch up to number 4, 25.1 s; 7 B to do. 2 messages "
+                "were kept aside: the table /t/_quarantine says why."
+            ),
+        ),
+        (
+            replace(DONE, batch_lag_seconds=1.25),
+            (
+                "p is done: 3 rows, 90 B in 1 batch up to number 4, 25.1 s; up to date; the last "
+                "events were in the tables 1.2 s after they were persisted."
+            ),
+        ),
+    ],
+)
+def test_a_query_ends_with_its_lag_and_what_was_kept_aside(figures: Figures, sentence: str) -> None:
+    assert summary(Outcome("p", "done", figures, 25.12, None, place="/t")) == sentence

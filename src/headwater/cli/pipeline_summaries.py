@@ -31,18 +31,29 @@ def summary(outcome: "Outcome") -> str:
 
 def _batches(outcome: "Outcome", took: str) -> str:
     """Tell what a streaming query has done."""
-    from headwater.spark.pipelines.progress import sized
+    from headwater.spark.pipelines.progress import lasting, sized
 
     figures = outcome.figures
     if figures.batches == 0:
         nothing = "there was nothing to do" if outcome.how == "done" else "no batch was done"
         return f"{nothing} {took}."
     lag = f"{sized(figures.lag_bytes)} to do" if figures.lag_bytes else "up to date"
+    if figures.batch_lag_seconds is not None:
+        behind = lasting(figures.batch_lag_seconds)
+        lag += f"; the last events were in the tables {behind} after they were persisted"
     batches = "1 batch" if figures.batches == 1 else f"{figures.batches:,} batches"
     return (
         f"{counted(figures.rows, 'rows')}, {sized(figures.bytes)} in {batches} up to number "
-        f"{figures.batch}, {outcome.seconds:.1f} s; {lag}."
+        f"{figures.batch}, {outcome.seconds:.1f} s; {lag}.{_aside(outcome)}"
     )
+
+
+def _aside(outcome: "Outcome") -> str:
+    count = outcome.figures.aside
+    if not count:
+        return ""
+    messages = f"{counted(count, 'messages')} {'was' if count == 1 else 'were'} kept aside"
+    return f" {messages}: the table {outcome.place}/_quarantine says why."
 
 
 def _snapshotted(done: "Snapshotted", outcome: "Outcome", took: str) -> str:

@@ -1,8 +1,8 @@
 """Changes as the job that materialises wants them: many in one row, parted by type and bucket.
 
 A row of the kind `changes` has those of one type and bucket from some thousand messages, `aside`
-what is to be kept aside, and `controls` what controls say. `messages` counts what they were made
-of. See docs/decisions/0036.
+what is to be kept aside, and `controls` what controls say, with how many `messages` these were made
+of and how many of them are `aside`. See docs/decisions/0036.
 """
 
 from typing import Final
@@ -22,7 +22,10 @@ BUCKET: Final = "_bucket"
 PACKED: Final = "_rows"
 """The column that holds many rows as one value."""
 OBSERVED: Final = "headwater"
-"""The name under which a query's progress has how many `rows` its packed ones stand for."""
+"""The name under which a query's progress has how many `rows` its packed ones stand for.
+
+And how many of these were kept `aside`.
+"""
 
 TO_PACK: Final = StructType(
     [
@@ -45,5 +48,6 @@ PACKED_CHANGES: Final = StructType(
         StructField(PACKED, BinaryType()),
         StructField("controls", ArrayType(_CONTROL)),
         StructField("messages", LongType()),
+        StructField("aside", LongType()),
     ]
 )

@@ -1,5 +1,6 @@
 """The jobs as targets of pipelines; what each does is tested with the job itself."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,20 @@ def test_state_streams_are_materialized_and_published(
     ]
     pipelines.run_one(published)
     assert len(pipelines.items("loud")) == 1
+
+
+def test_what_is_kept_aside_is_counted(pipelines: Pipelines, spark: SparkSession) -> None:
+    feed_users(pipelines)
+    pipelines.feed("two", b'[{"no": "event"},' + change("insert", "user", "3", 5).encode() + b"]")
+    target = {"kind": "materialize", "tables": "tables", "schemas": {"user": "name string"}}
+    pipeline = pipelines.make(source={"schema": None}, target=target)
+    meter = Meter()
+    figures = pipelines.run_one(pipeline, meter).figures
+    assert (figures.rows, figures.aside) == (6, 2)
+    assert len(rows(spark, f"{pipelines.folder}/tables/_quarantine", "reason")) == 2
+    assert f'aside_total{{pipeline="{pipeline.name}"}} 2\n' in meter.text()
+    pipelines.feed("two", change("insert", "user", "4", {"name": "Eve"}).encode())
+    assert pipelines.run_one(pipeline).figures.aside == 0  # of each run what came in it
 
 
 def test_a_table_that_others_have_made_is_published(
@@ -167,12 +182,18 @@ def test_runs_are_projected(pipelines: Pipelines, spark: SparkSession) -> None:
     with BlockingRunStore(run_store(f"streams+{pipelines.url}/{root}")) as store:
         event = new_event("run-1", "RunQueued", {}, plan_version="1")
         store.append_event(event)
+    pipelines.client.stream(f"{root}/log/bad").create(data=b'[{"no": "event"}]')
+    source = {"stream": f"{root}/log/*", "schema": None, "options": {"onCorrupt": "column"}}
     pipeline = pipelines.make(
-        source={"stream": f"{root}/log/*", "schema": None},
+        source=source,
         target={"kind": "project", "tables": "tables", "publish": f"{pipelines.room}/state"},
     )
     assert with_spark(spark, pipeline, dry_run=True) == []
-    pipelines.run_one(pipeline)
+    begun = time.monotonic()
+    figures = pipelines.run_one(pipeline).figures
+    assert figures.aside == 1
+    assert figures.batch_lag_seconds is not None
+    assert 0 < figures.batch_lag_seconds < time.monotonic() - begun + 60
     assert rows(spark, f"{pipelines.folder}/tables/runs", "run_id", "status") == [
         ("run-1", "PENDING")
     ]

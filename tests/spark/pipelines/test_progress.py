@@ -1,13 +1,14 @@
 """Figures from what Spark tells of its batches."""
 
 import shutil
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from headwater.spark.pipelines.metrics import Meter, MetricsFile
-from headwater.spark.pipelines.progress import Figures, after, measured, sized, told
+from headwater.spark.pipelines.metrics import Meter, MetricsFile, metrics_text
+from headwater.spark.pipelines.progress import Figures, after, lasting, measured, sized, told
 
 
 def at(epoch: int, byte: int) -> str:
@@ -50,6 +51,38 @@ def test_a_sign_of_life_is_no_batch() -> None:
     later = after(figures, idle)
     assert (later.batches, later.batch, later.rows) == (1, 4, 10)
     assert later.lag_bytes == 0
+
+
+def test_what_is_kept_aside_adds_up() -> None:
+    packed = progress(0, 1, None, {}, {}, observedMetrics={"headwater": {"rows": 5, "aside": 2}})
+    events = progress(1, 3, None, {}, {}, observedMetrics={"headwater_project": {"aside": 1}})
+    none = progress(2, 1, None, {}, {}, observedMetrics={"headwater": {"rows": 4, "aside": None}})
+    figures = Figures()
+    for each in (packed, events, none, FIRST):
+        figures = after(figures, each)
+    assert (figures.rows, figures.aside) == (22, 3)
+    assert 'aside_total{pipeline="p"} 3\n' in metrics_text({"p": (figures, True)})
+
+
+def test_how_far_tables_of_runs_are_behind_is_told_in_seconds() -> None:
+    began = datetime.fromisoformat("2026-01-01T00:00:00Z").timestamp()
+    oldest = {"oldest_persisted": (began - 3) * 1e6, "oldest_emitted": (began - 9) * 1e6}
+    observed = {"headwater_project": {"events": 2, **oldest}}
+    figures = after(Figures(), progress(3, 2, None, {}, {}, observedMetrics=observed))
+    assert figures.batch_lag_seconds == 3.5
+    nothing = progress(4, 0, None, {}, {}, observedMetrics={"headwater_project": {"events": 0}})
+    assert after(figures, nothing).batch_lag_seconds == 3.5
+    assert told(figures, 2.0) == "batch 3  2 rows, 0 B, lag 0 B, 3.5 s"
+    text = metrics_text({"p": (figures, True), "other": (Figures(), True)})
+    assert 'batch_lag_seconds{pipeline="p"} 3.5\n' in text
+    assert 'batch_lag_seconds{pipeline="other"}' not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (59.0, "59.0 s"), (90, "1.5 min"), (1e6, "11.6 days")]
+)
+def test_times_are_written_for_people(seconds: float, text: str) -> None:
+    assert lasting(seconds) == text
 
 
 def test_lag_is_what_the_server_tells_between_batches_too() -> None:

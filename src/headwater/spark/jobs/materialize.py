@@ -59,7 +59,8 @@ def materialize(
     )
     changes = spark.readStream.format("headwater").options(**options).load()
     # Spark counts the rows that it got, each of which stands for many messages.
-    counted = changes.observe(OBSERVED, f.sum("messages").alias("rows"))
+    counts = (f.sum("messages").alias("rows"), f.sum("aside").alias("aside"))
+    counted = changes.observe(OBSERVED, *counts)
     query = counted.writeStream.foreachBatch(job.take)
     query = query.option("checkpointLocation", checkpoint)
     return (query.trigger(**trigger) if trigger else query).start()

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from msgspec import Struct
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -23,6 +22,7 @@ from headwater.client import ProducerClaim, Stream
 from headwater.errors import BadOption, BatchRefused, RequestRefused, StreamNotFound
 from headwater.protocol.content_types import JSON
 from headwater.protocol.globs import matches
+from headwater.spark.lags import OBSERVED, Lag, batch_lag
 from headwater.spark.options import Server, is_writable, source_options
 from headwater.spark.queries import query_id
 from headwater.spark.tables import Table, open_table
@@ -32,14 +32,12 @@ from headwater.spark.transforms.run_tables import MESSAGES, RUNS, STEPS
 from headwater.spark.transforms.runs import (
     FOR_GOOD,
     checked,
+    complaint,
     merge_runs,
     merge_steps,
     project_steps,
     set_aside,
 )
-
-OBSERVED: Final = "headwater_project"
-"""The name under which a query's progress has the figures of its batches."""
 
 _APPEND_BYTES: Final = 4 << 20
 _QUARANTINE: Final = "_quarantine"
@@ -64,7 +62,8 @@ def project(
     """
     chosen = _checked(source, publish, grace_seconds)
     events = spark.readStream.format("headwater").options(**chosen).load()
-    observed = events.observe(OBSERVED, *_figures())
+    figures = [*_figures(), *([_aside()] if source_options(chosen).corrupt_column else [])]
+    observed = events.observe(OBSERVED, *figures)
     checkpoint = folder_uri(checkpoint, "checkpoint")  # Spark's own folder may be another one
     folder = folder_uri(tables, "tables")
     each = _Projecting(chosen, folder, checkpoint, table_format, publish, grace_seconds)
@@ -92,16 +91,6 @@ def _checked(
 # Lag
 
 
-class Lag(Struct, frozen=True):
-    """How far the tables were behind, of a batch that has brought events."""
-
-    events: int
-    seconds: float
-    """From when the oldest event of the batch was persisted to the end of the batch."""
-    emitted_seconds: float
-    """The same, from when the oldest was emitted."""
-
-
 def _figures() -> list[Column]:
     # Numbers, since listeners get times as texts in some sessions, and without a zone in others.
     return [
@@ -111,20 +100,18 @@ def _figures() -> list[Column]:
     ]
 
 
+def _aside() -> Column:
+    return f.count_if(complaint().isNotNull()).alias("aside")
+
+
 def lag_of(progress: StreamingQueryProgress) -> Lag | None:
     """Read the lag from a progress of the query, as listeners get it; None where nothing came.
 
     A progress is made when a batch is committed, so this is the lag at that moment.
     """
     row = (progress.observedMetrics or {}).get(OBSERVED)
-    figures = {} if row is None else row.asDict()  # with Spark Connect, what is null is left out
-    persisted, emitted = figures.get("oldest_persisted"), figures.get("oldest_emitted")
-    if persisted is None or emitted is None:
-        return None
-    ended = datetime.fromisoformat(progress.timestamp).timestamp() + progress.batchDuration / 1000
-    return Lag(
-        figures["events"], max(0.0, ended - persisted / 1e6), max(0.0, ended - emitted / 1e6)
-    )
+    figures = {} if row is None else row.asDict()
+    return batch_lag(figures, progress.timestamp, progress.batchDuration)
 
 
 # Batches

@@ -28,14 +28,21 @@ log: Final = logging.getLogger("headwater.spark")
 Told = Callable[[str, Figures, bool], None]
 """Is told a pipeline's name, its figures, and whether it runs."""
 
-_METRICS: Final[tuple[tuple[str, str, str, Callable[[Figures], float]], ...]] = (
+_METRICS: Final[tuple[tuple[str, str, str, Callable[[Figures], float | None]], ...]] = (
     ("batches_total", "counter", "Batches since the start.", lambda it: it.batches),
     ("rows_total", "counter", "Rows read since the start.", lambda it: it.rows),
     ("bytes_total", "counter", "Bytes of streams read since the start.", lambda it: it.bytes),
+    ("aside_total", "counter", "Messages kept aside since the start.", lambda it: it.aside),
     ("lag_bytes", "gauge", "Bytes in the streams behind the last batch.", lambda it: it.lag_bytes),
     ("streams", "gauge", "Streams that are read.", lambda it: it.streams),
     ("batch_rows", "gauge", "Rows of the last batch.", lambda it: it.batch_rows),
     ("batch_seconds", "gauge", "How long the last batch took.", lambda it: it.batch_seconds),
+    (
+        "batch_lag_seconds",
+        "gauge",
+        "From when the oldest event of the last batch was persisted to its end, of project.",
+        lambda it: it.batch_lag_seconds,
+    ),
 )
 
 
@@ -179,11 +186,13 @@ def metrics_text(pipelines: Mapping[str, tuple[Figures, bool]]) -> str:
     """Write figures in the text format that Prometheus reads."""
     lines: list[str] = []
 
-    def add(name: str, kind: str, about: str, values: Mapping[str, float]) -> None:
+    def add(name: str, kind: str, about: str, values: Mapping[str, float | None]) -> None:
         lines.append(f"# HELP headwater_pipeline_{name} {about}")
         lines.append(f"# TYPE headwater_pipeline_{name} {kind}")
         lines.extend(
-            f"headwater_pipeline_{name}{{{labels}}} {value}" for labels, value in values.items()
+            f"headwater_pipeline_{name}{{{labels}}} {value}"
+            for labels, value in values.items()
+            if value is not None
         )
 
     ordered = {_label("pipeline", name): told for name, told in sorted(pipelines.items())}

@@ -52,7 +52,9 @@ class MetricsStream:
                 "rows": figures.batch_rows,
                 "rowsTotal": figures.rows,
                 "bytesTotal": figures.bytes,
+                "asideTotal": figures.aside,
                 "lagBytes": figures.lag_bytes,
+                "lagSeconds": figures.batch_lag_seconds,
                 "seconds": figures.batch_seconds,
                 "phases": dict(figures.phases),
             }

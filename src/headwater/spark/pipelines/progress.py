@@ -7,10 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headwater.client import START
+from headwater.spark import lags
 from headwater.spark.packing import OBSERVED
 from headwater.spark.ranges import byte_of
 
 _UNITS: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
+_TIMES: Final = ((86400, "days"), (3600, "h"), (60, "min"))
 _BAR: Final = 24
 
 
@@ -22,11 +24,15 @@ class Figures(Struct, frozen=True):
     bytes: int = 0
     lag_bytes: int = 0
     """What is in the streams behind the last batch."""
+    aside: int = 0
+    """Messages that were kept aside."""
     streams: int = 0
     batch: int | None = None
     """The number of the last batch, which goes on counting from run to run."""
     batch_rows: int = 0
     batch_seconds: float = 0.0
+    batch_lag_seconds: float | None = None
+    """How far tables of runs were behind the oldest event of the last batch that had any."""
     phases: Mapping[str, float] = {}
     """Seconds of the last batch, by what Spark did."""
     told_at: str = ""
@@ -52,12 +58,14 @@ def after(before: Figures, told: Mapping[str, Any]) -> Figures:
         # A batch tells where streams ended when it was planned, or even before.
         tails = {path: max(tail, before.tails.get(path, tail)) for path, tail in tails.items()}
     durations = told.get("durationMs", {})
-    packed = (told.get("observedMetrics") or {}).get(OBSERVED) or {}
+    observed = told.get("observedMetrics") or {}
+    packed, projected = observed.get(OBSERVED) or {}, observed.get(lags.OBSERVED) or {}
     rows = int(packed.get("rows") or told.get("numInputRows") or 0)
     batch = int(told["batchId"])
     figures = replace(
         before,
         rows=before.rows + rows,
+        aside=before.aside + int((packed or projected).get("aside") or 0),
         bytes=before.bytes + (done if ran else 0),
         lag_bytes=distance(ends, tails),
         streams=len(tails),
@@ -67,13 +75,16 @@ def after(before: Figures, told: Mapping[str, Any]) -> Figures:
     )
     if not ran:  # nothing was there to do: Spark tells that it lives
         return figures
+    spent = durations.get("triggerExecution", 0)
+    lag = lags.batch_lag(projected, figures.told_at, spent)
     return replace(
         figures,
         batches=before.batches + 1,
         batch=batch,
         batch_rows=rows,
-        batch_seconds=durations.get("triggerExecution", 0) / 1000,
-        phases={phase: spent / 1000 for phase, spent in durations.items()},
+        batch_seconds=spent / 1000,
+        batch_lag_seconds=before.batch_lag_seconds if lag is None else lag.seconds,
+        phases={phase: each / 1000 for phase, each in durations.items()},
     )
 
 
@@ -100,6 +111,14 @@ def sized(count: float) -> str:
     return f"{round(count)} B"
 
 
+def lasting(seconds: float) -> str:
+    """Write how long something took for people."""
+    for unit, name in _TIMES:
+        if seconds >= unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds:.1f} s"
+
+
 def told(
     figures: Figures, seconds: float, total: int | None = None, total_rows: int | None = None
 ) -> str:
@@ -115,7 +134,10 @@ def told(
     text = f"{rows}{sized(figures.bytes)}{speed}"
     if figures.batch is None:
         return text
-    return f"batch {figures.batch}  {text}, lag {sized(figures.lag_bytes)}"
+    lag = sized(figures.lag_bytes)
+    if figures.batch_lag_seconds is not None:
+        lag += f", {lasting(figures.batch_lag_seconds)}"
+    return f"batch {figures.batch}  {text}, lag {lag}"
 
 
 def _bar(part: float) -> str:

@@ -85,9 +85,8 @@ def packed_changes(batches: Iterable[pa.RecordBatch], packing: Packing) -> Itera
     for rows in gathered(batches, most_bytes=_LARGE, most_rows=_MANY):
         with no_collection():
             read = read_messages(rows, values)
-        found: list[dict[str, Any]] = [
-            {"kind": CONTROLS, "controls": read.controls, "messages": rows.num_rows}
-        ]
+        counts = {"messages": rows.num_rows, "aside": len(read.aside)}
+        found: list[dict[str, Any]] = [{"kind": CONTROLS, "controls": read.controls, **counts}]
         for type_, changes in read.changes.items():
             for bucket, data in packed(changes, "key", packing.buckets):
                 found.append({"kind": CHANGES, "type": type_, BUCKET: bucket, PACKED: data})
