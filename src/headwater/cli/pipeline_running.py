@@ -313,10 +313,13 @@ def _failure(outcome: "Outcome") -> str:
 
 
 def _told(outcome: "Outcome") -> str:
-    from headwater.spark.pipelines.progress import told
+    from headwater.spark.pipelines.progress import reached, told
 
     figures = outcome.figures
+    if outcome.doing and not figures.bytes:
+        return f"{outcome.name}: {reached(outcome.doing, outcome.part, outcome.seconds)}"
     if not (figures.batches or figures.bytes or outcome.total_bytes or outcome.total_rows):
         return f"{outcome.name}: {round(outcome.seconds)} s"
     text = told(figures, outcome.seconds, outcome.total_bytes, outcome.total_rows)
-    return f"{outcome.name}: {text}"
+    writing = "writing, " if outcome.doing else ""
+    return f"{outcome.name}: {writing}{text}"

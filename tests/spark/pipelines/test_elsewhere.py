@@ -115,6 +115,9 @@ def run(folder: Path, url: str, place: str, *where: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "copy is done: 3 rows" in done.stdout
     assert "keep is done: 3 rows" in done.stdout
+    aside = f"10 messages were kept aside: the table {folder}/state/_quarantine says why."
+    assert aside in done.stdout
+    assert " after they were persisted." in done.stdout
 
 
 def change(operation: str, key: str, value: Any = None, type_: str = "order") -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The jobs as targets of pipelines; what each does is tested with the job itself."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,8 @@ from headwater.runs import new_event, run_store
 from headwater.runs.blocking import BlockingRunStore
 from headwater.spark.pipelines import Meter, Outcome, Pipeline, running, status_of, with_spark
 from headwater.spark.pipelines.metrics import MetricsFile
+from headwater.spark.pipelines.progress import sized
+from headwater.spark.pipelines.tasks_done import group_tasks, part_done
 from headwater.spark.pipelines.values import Server
 from headwater.spark.pipelines.watching import JobStopped, Watch
 from headwater.spark.ranges import byte_of
@@ -258,6 +261,43 @@ def test_a_snapshot_is_taken(pipelines: Pipelines) -> None:
     assert outcome.summary is not None
     controls = [each["headers"].get("control") for each in pipelines.items("short")]
     assert controls == ["snapshot-start", None, "snapshot-end"]
+
+
+def test_a_snapshot_tells_what_it_is_at(pipelines: Pipelines) -> None:
+    feed_users(pipelines)
+    pipeline = job(pipelines, "snapshot")
+    size = sized(byte_of(pipelines.client.stream(f"{pipelines.room}/in/one").head().next_offset))
+    seen: list[str] = []
+    with running(pipelines.spark, [pipeline], Meter()) as runner:
+        while runner.look():
+            seen.append(runner.outcomes()[0].doing)
+            time.sleep(0.01)
+    assert list(dict.fromkeys(filter(None, seen))) == [
+        f"looking for controls in {size}",
+        f"looking for the last changes in {size}",
+    ]
+
+
+def test_how_much_is_done_is_seen_by_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    def slow(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            while batch["id"][0].as_py() and not (tmp_path / "enough").exists():
+                time.sleep(0.02)
+            yield batch
+
+    def work() -> None:
+        group_tasks(spark, "slow-ones")
+        spark.range(0, 2, 1, 2).mapInArrow(slow, "id long").collect()
+
+    thread = Thread(target=work)
+    thread.start()
+    try:
+        wait_until(lambda: part_done(spark, "slow-ones") == 0.5)
+    finally:
+        (tmp_path / "enough").touch()
+        thread.join()
+    assert part_done(spark, "slow-ones") is None
+    assert part_done(spark, "none") is None
 
 
 def test_a_job_that_fails_tells_why(pipelines: Pipelines) -> None:

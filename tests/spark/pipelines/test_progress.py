@@ -8,7 +8,15 @@ from typing import Any, Final
 import pytest
 
 from headwater.spark.pipelines.metrics import Meter, MetricsFile, metrics_text
-from headwater.spark.pipelines.progress import Figures, after, lasting, measured, sized, told
+from headwater.spark.pipelines.progress import (
+    Figures,
+    after,
+    lasting,
+    measured,
+    reached,
+    sized,
+    told,
+)
 
 
 def at(epoch: int, byte: int) -> str:
@@ -138,3 +146,12 @@ def test_the_bar_is_there_before_the_first_batch_and_for_jobs() -> None:
     assert told(Figures(), 2.0, 5 << 30) == f"{none}0 B of 5.0 GB"
     assert told(Figures(), 2.0, None, 1000) == f"{none}0 of 1,000 changes"
     assert told(Figures(bytes=1024), 2.0) == "1.0 kB (512 B/s)"
+
+
+def test_a_job_tells_what_it_is_at_before_anything_is_written() -> None:
+    assert reached("looking for controls in 1.0 GB", None, 12.3) == (
+        "looking for controls in 1.0 GB, 12.3 s"
+    )
+    assert reached("looking for controls in 1.0 GB", 0.25, 90) == (
+        "[######..................]  25%  looking for controls in 1.0 GB, 1.5 min"
+    )

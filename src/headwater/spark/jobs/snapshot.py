@@ -30,6 +30,7 @@ from headwater.errors import (
 )
 from headwater.spark.options import SourceOptions, is_glob, is_writable, source_options
 from headwater.spark.placing import CHUNK_BYTES, place
+from headwater.spark.ranges import byte_of
 from headwater.spark.transforms.controls import course_of
 from headwater.spark.transforms.raw_events import CHANGES, CONTROLS, changes_of, controls_of
 from headwater.state.events import change
@@ -91,11 +92,13 @@ def snapshot(
     until: str | None = None,
     chunk_bytes: int = CHUNK_BYTES,
     begun: Callable[[str], None] | None = None,
+    reading: Callable[[str, int], None] | None = None,
 ) -> Snapshotted:
     """Write the state of a stream, now or as of an offset, as a snapshot into another stream.
 
-    `begun` is told where in the target the snapshot begins before it is written; what it raises
-    ends the job.
+    `begun` is told where in the target the snapshot begins before it is written, and `reading`,
+    whenever the source is read, what for and how many bytes these are; what they raise ends the
+    job.
     """
     chosen, options = _checked(source, target, until)
     path = options.streams[0]
@@ -103,13 +106,14 @@ def snapshot(
     if plan.refused:
         raise SnapshotRefused(path, plan.refused)
     opened = plan.opened
-    begun = begun or _untold
+    begun, reading = begun or _untold, reading or _unheard
     begun(plan.begin if opened is None else opened.begin)
     if opened is not None and until in (None, opened.offset):
-        done = _write(spark, chosen, options, target, opened.offset, opened.begin, chunk_bytes)
+        _, state = _state(spark, chosen, path, opened.offset, reading)
+        done = _write(spark, options, target, opened.offset, opened.begin, chunk_bytes, state)
         if not done.differs:
             return _summary(path, target, opened.offset, opened.begin, done, resumed=True)
-    offset, state = _state(spark, chosen, path, until or plan.tail)
+    offset, state = _state(spark, chosen, path, until or plan.tail, reading)
     last = plan.last
     if last is not None and last.source == path and last.offset == offset:
         begin = last.begin
@@ -119,7 +123,7 @@ def snapshot(
     else:
         begin = plan.begin
     begun(begin)
-    done = _write(spark, chosen, options, target, offset, begin, chunk_bytes, state)
+    done = _write(spark, options, target, offset, begin, chunk_bytes, state)
     if done.differs:
         raise SnapshotRefused(path, f"another run writes to '{target}'. {done.differs}")
     return _summary(path, target, offset, begin, done, resumed=False)
@@ -127,6 +131,10 @@ def snapshot(
 
 def _untold(_begin: str) -> None:
     """Nobody watches."""
+
+
+def _unheard(_what: str, _bytes: int) -> None:
+    """Nobody watches this either."""
 
 
 def _checked(
@@ -154,9 +162,14 @@ def _planned(spark: SparkSession, options: SourceOptions, target: str) -> _Plan:
 
 
 def _state(
-    spark: SparkSession, chosen: dict[str, str], path: str, until: str
+    spark: SparkSession,
+    chosen: dict[str, str],
+    path: str,
+    until: str,
+    reading: Callable[[str, int], None],
 ) -> tuple[str, DataFrame]:
     """Find the state as of an offset: where a reader goes on, and a row per entity."""
+    reading("controls", byte_of(until))
     ending = msgspec.json.encode({path: until}).decode()
     rows = spark.read.format("headwater").options(**chosen, endingOffsets=ending).load()
     controls = rows.mapInArrow(controls_of, CONTROLS).collect()
@@ -168,21 +181,19 @@ def _state(
         rows = rows.where(f.col("offset") < part.until)
     changes = rows.where(f.col("offset") > part.behind).mapInArrow(changes_of, CHANGES)
     last = changes.groupBy("type", "key").agg(f.max_by("value", "offset").alias("value"))
+    reading("the last changes", byte_of(until))  # as soon as they are written
     return until, last.where("value IS NOT NULL")
 
 
 def _write(
     spark: SparkSession,
-    chosen: dict[str, str],
     options: SourceOptions,
     target: str,
     offset: str,
     begin: str,
     chunk_bytes: int,
-    state: DataFrame | None = None,
+    state: DataFrame,
 ) -> _Written:
-    if state is None:
-        _, state = _state(spark, chosen, options.streams[0], offset)
     write = partial(
         _put, options=options, target=target, offset=offset, begin=begin, chunk_bytes=chunk_bytes
     )

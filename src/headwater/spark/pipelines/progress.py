@@ -140,6 +140,12 @@ def told(
     return f"batch {figures.batch}  {text}, lag {lag}"
 
 
+def reached(doing: str, part: float | None, seconds: float) -> str:
+    """Write what a job is at, and how much of that is done where it is known."""
+    bar = "" if part is None else f"{_bar(part)}  "
+    return f"{bar}{doing}, {lasting(seconds)}"
+
+
 def _bar(part: float) -> str:
     full = round(min(1.0, part) * _BAR)
     return f"[{'#' * full}{'.' * (_BAR - full)}] {min(1.0, part):4.0%}"

@@ -25,6 +25,7 @@ from headwater.spark.pipelines.progress import Figures
 from headwater.spark.pipelines.sessions import own_session
 from headwater.spark.pipelines.status import lag_of
 from headwater.spark.pipelines.targets import run_bounded, start
+from headwater.spark.pipelines.tasks_done import group_tasks, part_done
 from headwater.spark.pipelines.values import Pipeline, Server
 from headwater.spark.pipelines.watching import Watch
 from headwater.spark.planning import Planner
@@ -58,6 +59,10 @@ class Outcome(Struct, frozen=True):
     """Where its target is."""
     url: str = ""
     """Of its source's server."""
+    doing: str = ""
+    """What a job is at before anything is in its streams."""
+    part: float | None = None
+    """How much of that is done, where it is known."""
 
     @staticmethod
     def of_none(name: str) -> "Outcome":
@@ -80,6 +85,8 @@ class Run:
         self._reason: str | None = None
         self.total_bytes: int | None = None
         self.total_rows: int | None = None
+        self.doing = ""
+        self.part: float | None = None
 
     @property
     def is_running(self) -> bool:
@@ -100,6 +107,8 @@ class Run:
             self.pipeline.kind,
             self.pipeline.target.place,
             self.pipeline.source.url,
+            self.doing,
+            self.part,
         )
 
     def figures(self) -> Figures:
@@ -216,6 +225,7 @@ class JobRun(Run):
     def look(self) -> None:
         """Find out whether it has ended."""
         self.total_bytes, self.total_rows = self._watch.total_bytes, self._watch.total_rows
+        self.doing = self._watch.doing
         if self._thread.is_alive():
             if self._watch.is_asked_to_stop and self._own is not None:
                 # Again and again: an interruption hits what Spark runs at that moment alone. The
@@ -235,10 +245,11 @@ class JobRun(Run):
         self._watch.ask_to_stop()
 
     def _work(self) -> None:
-        polling = Polling(f"progress of {self.pipeline.name}", _PROGRESS_SECONDS, self._watch.look)
+        polling = Polling(f"progress of {self.pipeline.name}", _PROGRESS_SECONDS, self._measure)
         try:
             with own_session(self._spark) as self._own:
                 self._watch.check()
+                group_tasks(self._own, self._run_id)
                 self._summary = run_bounded(self._own, self.pipeline, self._watch)
         except Exception as error:  # noqa: BLE001 - told by the thread that waits
             self._error = error
@@ -246,6 +257,12 @@ class JobRun(Run):
         if self._error is None:
             self._watch.complete()
         self._meter.end(self._run_id)
+
+    def _measure(self) -> None:
+        if self._watch.doing:
+            with suppress(*UNANSWERED):
+                self.part = part_done(self._spark, self._run_id)
+        self._watch.look()
 
     def _tell(self, rows: int, bytes_: int) -> None:
         self._meter.put(self._run_id, Figures(rows=rows, bytes=bytes_))

@@ -9,6 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headwater.spark.pipelines.building import rows_now, streaming_query_rows, transformed
+from headwater.spark.pipelines.progress import sized
 from headwater.spark.pipelines.triggers import limited, spark_trigger
 from headwater.spark.pipelines.values import (
     Archive,
@@ -198,6 +199,7 @@ def _snapshot(target: Snapshot, spark: SparkSession, pipeline: Pipeline, watch: 
         pipeline.source.format_options(),
         target=target.stream,
         begun=lambda begin: watch.filling({target.stream: (byte_of(begin), None)}),
+        reading=lambda what, size: watch.begin(f"looking for {what} in {sized(size)}"),
     )
 
 

@@ -36,6 +36,8 @@ class Watch:
         self._turn = 0
         self.total_bytes: int | None = None
         self.total_rows: int | None = None
+        self.doing = ""
+        """What it is at, where its streams do not show it."""
 
     @property
     def is_asked_to_stop(self) -> bool:
@@ -55,6 +57,11 @@ class Watch:
         sizes = [end - begin for begin, end in goals.values() if end is not None]
         self.total_bytes = sum(sizes) if len(sizes) == len(goals) else None
         self._goals = goals
+
+    def begin(self, doing: str) -> None:
+        """Take what it is at from now on."""
+        self.check()
+        self.doing = doing
 
     def sent(self, rows: int, total: int) -> None:
         """Take how many rows are in their place."""
