@@ -1,8 +1,10 @@
 """Figures from what Spark tells of its batches."""
 
+import json
 import shutil
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -99,6 +101,32 @@ def test_lag_is_what_the_server_tells_between_batches_too() -> None:
     # A batch that was planned before the server was asked does not make that undone.
     planned = progress(0, 1, None, {"a": at(1, 300)}, {"a": at(1, 300)})
     assert after(figures, planned).lag_bytes == 100
+
+
+def test_streams_that_are_gone_are_forgotten() -> None:
+    figures = Figures()
+    for number in range(5):
+        figures = after(figures, progress(number, 1, None, {f"s/{number}": at(1, 10)}, None))
+    assert figures.ends == {"s/4": at(1, 10)}
+    idle = progress(5, 0, None, None, None, durationMs={})
+    assert after(figures, idle).ends == figures.ends
+
+
+def test_queries_of_others_are_not_remembered_for_ever() -> None:
+    meter = Meter()
+
+    def hear(run: str, batch: int) -> None:
+        told = SimpleNamespace(json=json.dumps(progress(batch, 1, None, None, None)), runId=run)
+        event: Any = SimpleNamespace(progress=told)
+        meter.onQueryProgress(event)
+
+    for number in range(150):
+        hear(f"query {number}", 0)
+    for batch in range(150):
+        hear("long query", batch)
+    for run, batches in (("query 0", 0), ("query 149", 1), ("long query", 100)):
+        meter.expect(run, "p", {})
+        assert meter.figures(run).batches == batches
 
 
 def test_where_figures_go_that_fails_stops_no_other(

@@ -7,6 +7,7 @@ as text in the format of Prometheus; `metrics_server` and `metrics_stream` bring
 import json
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +47,10 @@ _METRICS: Final[tuple[tuple[str, str, str, Callable[[Figures], float | None]], .
 )
 
 
+_MOST_EARLY: Final = 100
+"""So many queries are remembered before they are known, and so much that each has told."""
+
+
 class Running(Struct):
     """A query that was started: whose it is, and how far."""
 
@@ -63,14 +68,15 @@ class Meter(StreamingQueryListener):
         """Those that have failed before, which is said once."""
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
-        self._early: dict[str, list[dict[str, Any]]] = {}
+        self._early: dict[str, deque[dict[str, Any]]] = {}
+        """Of queries that are not known yet: of most that a session has besides, for ever."""
         self._ended: dict[str, threading.Event] = {}
 
     def expect(self, run_id: str, name: str, begins: Mapping[str, str]) -> None:
         """Say whose a query is, and where it begins; what Spark told before is not lost."""
         with self._lock:
             self._running[run_id] = Running(name, Figures(ends=begins))
-            early = self._early.pop(run_id, [])
+            early = self._early.pop(run_id, ())
         for told in early:
             self._take(run_id, told)
 
@@ -120,7 +126,9 @@ class Meter(StreamingQueryListener):
         run_id = str(event.progress.runId)
         with self._lock:
             if run_id not in self._running:
-                self._early.setdefault(run_id, []).append(told)
+                self._early.setdefault(run_id, deque(maxlen=_MOST_EARLY)).append(told)
+                if len(self._early) > _MOST_EARLY:
+                    del self._early[next(iter(self._early))]
                 return
         self._take(run_id, told)
 

@@ -47,13 +47,14 @@ def after(before: Figures, told: Mapping[str, Any]) -> Figures:
     """Add one progress of Spark's; `before.ends` is where streams stood."""
     ran = "addBatch" in told.get("durationMs", {})
     done = 0
-    ends = dict(before.ends)
+    ends: dict[str, str] = {}
     tails: dict[str, str] = {}
     for source in told.get("sources", ()):
         end = offsets_of(source.get("endOffset"))
         done += distance(offsets_of(source.get("startOffset")) or before.ends, end)
         ends |= end
         tails |= end | offsets_of(source.get("latestOffset"))
+    ends = ends or dict(before.ends)  # streams that are gone from the offsets are forgotten
     if ran:
         # A batch tells where streams ended when it was planned, or even before.
         tails = {path: max(tail, before.tails.get(path, tail)) for path, tail in tails.items()}
