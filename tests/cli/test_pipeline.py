@@ -162,6 +162,20 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert b"error: source.url: Can't reach http://127.0.0.1:9: Connection refused." in done.stderr
 
 
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_a_table_that_is_not_there_is_told_before_spark_starts(
+    headwater: Headwater, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ("--to", "out", "--type", "t", "--key", "k", "--format", table_format)
+    done = headwater.run("pipeline", "publish", "--table", "none", *flags)
+    assert done.returncode == 1
+    told, last = done.stderr.decode().splitlines()
+    assert told.startswith(f"publish: error: source.table: there is no table at {tmp_path}/none of")
+    assert last == "Error: Nothing was started: mend what is above."
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_status_needs_no_spark(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:

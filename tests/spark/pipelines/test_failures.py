@@ -2,7 +2,9 @@
 
 import pytest
 
+from headwater.errors import BadPipeline
 from headwater.spark.pipelines.failures import is_end_of_spark, reason_of
+from headwater.spark.pipelines.problems import Problem
 
 OURS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted
 === Streaming Query ===
@@ -95,6 +97,12 @@ def test_the_reason_is_found(text: str, reason: str) -> None:
 
 def test_an_endless_text_is_cut() -> None:
     assert len(reason_of("x" * 10_000)) < 700
+
+
+def test_all_problems_of_a_pipeline_are_told() -> None:
+    problems = [Problem("source.table", "there is none"), Problem("target.key", "there is no 'a'.")]
+    told = "source.table: there is none; target.key: there is no 'a'."
+    assert reason_of(BadPipeline("p", problems)) == told
 
 
 def test_the_end_of_sparks_processes_is_told_from_a_failure() -> None:

@@ -30,14 +30,19 @@ def rows_now(spark: SparkSession, source: Source) -> DataFrame:
 
         rows = read_table(spark, source.table, source.format)
         if rows is None:
-            what = (
-                f"there is no table at {source.table} of format {source.format}: run what writes "
-                "it first, or set its format"
-            )
-            raise BadPipeline("with a table", [Problem("source.table", what)])
+            raise BadPipeline("with a table", [no_table(source)])
         return rows
     reader = spark.read.format("headwater").options(**source.format_options())
     return (reader.schema(source.schema) if source.schema else reader).load()
+
+
+def no_table(source: Source) -> Problem:
+    """Tell of a table that is not there."""
+    what = (
+        f"there is no table at {source.table} of format {source.format}: run what writes it first, "
+        "or set its format"
+    )
+    return Problem("source.table", what)
 
 
 def transformed(spark: SparkSession, rows: DataFrame, transforms: Sequence[Transform]) -> DataFrame:

@@ -25,6 +25,7 @@ from headwater.spark.options import sink_options, source_options
 from headwater.spark.pipelines.building import (
     apply,
     find_source,
+    no_table,
     rows_now,
     streaming_rows,
     transformed,
@@ -70,7 +71,9 @@ def before_spark(pipeline: Pipeline, *, remote: str | None = None) -> list[Probl
     """Find what is wrong outside of Spark: servers, streams, checkpoint, Java, functions."""
     problems = [*_servers(pipeline), *_checkpoint(pipeline), *_functions(pipeline)]
     connect = remote or pipeline.remote
-    return problems + list(_java() if connect is None else _connect(connect))
+    if connect is not None:  # the folder of a table is there then, and not here
+        return problems + list(_connect(connect))
+    return [*problems, *_table(pipeline.source), *_java()]
 
 
 def with_spark(spark: SparkSession, pipeline: Pipeline, *, dry_run: bool) -> list[Problem]:
@@ -116,6 +119,19 @@ def _streams(pipeline: Pipeline) -> Iterator[Problem]:
     for glob in globs:
         what = f"no stream matches '{glob}' yet; those that appear are read"
         yield Problem("source.stream", what, is_warning=True)
+
+
+def _table(source: Source) -> Iterator[Problem]:
+    """Look for a table of this machine, which takes no Spark."""
+    from headwater.spark.tables import holds_table  # noqa: PLC0415 - only tables need Delta
+
+    if source.table is None or local_folder(source.table) is None:
+        return
+    try:
+        if not holds_table(source.table, source.format):
+            yield no_table(source)
+    except HeadwaterError as error:
+        yield Problem("source.table", reason_of(error))
 
 
 def _checkpoint(pipeline: Pipeline) -> Iterator[Problem]:

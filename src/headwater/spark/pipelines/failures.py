@@ -6,7 +6,8 @@ from typing import Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships without types
 from pyspark.errors import PySparkException
 
-from headwater.errors import HeadwaterError
+from headwater.errors import BadPipeline, HeadwaterError
+from headwater.spark.pipelines.problems import Problem
 
 _OURS: Final = re.compile(r"headwater\.errors\.\w+: (.+)")
 _RAISED: Final = re.compile(r"(?:[\w<>]+\.)*(\w+(?:: .*)?)")
@@ -33,6 +34,9 @@ def is_end_of_spark(error: BaseException) -> bool:
 
 def reason_of(error: BaseException | str) -> str:
     """Find what a person has to know: our own error, a Python error, or Spark's first line."""
+    if isinstance(error, BadPipeline):
+        told = (one.told if isinstance(one, Problem) else str(one) for one in error.problems)
+        return f"{'; '.join(told).rstrip('.')}."
     text = str(error).strip()
     ours = _OURS.findall(text)
     if ours:

@@ -14,7 +14,12 @@ class Problem(Struct, frozen=True):
 
     def __str__(self) -> str:
         kind = "warning" if self.is_warning else "error"
-        return f"{kind}: {self.where}: {self.what}"
+        return f"{kind}: {self.told}"
+
+    @property
+    def told(self) -> str:
+        """Say it where its kind is known."""
+        return f"{self.where}: {self.what}"
 
 
 def are_fatal(problems: Iterable[Problem]) -> bool:

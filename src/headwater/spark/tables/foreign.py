@@ -34,12 +34,27 @@ def read_table(spark: SparkSession, folder: str, table_format: str = "delta") ->
     return _plain(spark, folder) if rows is None and table_format == "parquet" else rows
 
 
+def holds_table(folder: str, table_format: str = "delta") -> bool:
+    """Tell whether there is a table in a folder, which takes no Spark."""
+    if table_format == "delta" and foreign_delta(folder) is not None:
+        return True
+    if open_table(folder, table_format).exists:
+        return True
+    return table_format == "parquet" and _holds_files(folder)
+
+
+def _holds_files(folder: str) -> bool:
+    system, root = file_system(folder)
+    _refuse_delta(folder)
+    found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+    # Spark reads no file whose name begins like these.
+    return any(each.is_file and not each.base_name.startswith(("_", ".")) for each in found)
+
+
 def _plain(spark: SparkSession, folder: str) -> DataFrame | None:
     """Read a folder of Parquet files, whose folders may name values as Hive's do."""
+    _refuse_delta(folder)
     system, root = file_system(folder)
-    if system.get_file_info(f"{root}/{LOG_FOLDER}").type == fs.FileType.Directory:
-        # Without its log, files that have left the table would be read as well.
-        raise TableUnreadable(folder, "it is a Delta table. Set its format to delta.")
     if is_object_storage(system):
         read = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         try:
@@ -55,6 +70,13 @@ def _plain(spark: SparkSession, folder: str) -> DataFrame | None:
             return None
         raise
     return rows
+
+
+def _refuse_delta(folder: str) -> None:
+    """Refuse a folder whose log is not asked: files that have left the table are in it, too."""
+    system, root = file_system(folder)
+    if system.get_file_info(f"{root}/{LOG_FOLDER}").type == fs.FileType.Directory:
+        raise TableUnreadable(folder, "it is a Delta table. Set its format to delta.")
 
 
 def _scanned(spark: SparkSession, found: ds.Dataset) -> DataFrame:
