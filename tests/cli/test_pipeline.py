@@ -77,6 +77,18 @@ def test_a_bad_file_is_told_before_anything_starts(headwater: Headwater, tmp_pat
     assert done.stderr.decode().startswith(f"Error: The pipeline {file} can't run:\n  error: ")
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_file_that_can_not_be_read_is_named_once(
+    headwater: Headwater, tmp_path: Path, command: str
+) -> None:
+    file = tmp_path / "syntax.toml"
+    file.write_text("[source")
+    done = headwater.run("pipeline", command, str(file))
+    assert done.returncode == 1
+    told = (done.stdout + done.stderr).decode().splitlines()[0]
+    assert told.startswith(f"{file}: error: is no TOML: ")
+
+
 def test_two_pipelines_of_one_name_do_not_run_together(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:

@@ -340,7 +340,7 @@ def test_keys_of_another_type_than_text_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[source", "error: shop.toml: is no TOML: "),
+        ("[source", "error: is no TOML: "),
         ("", "error: target: say where rows go: [target] with a kind of stream, table, "),
         ("[target]\nkind = 'strean'", "error: target.kind: 'strean' is none of stream, table, "),
         ("[target]\nkind = 'table'", "error: target: object missing required field `folder`"),
@@ -357,8 +357,8 @@ def test_a_bad_file_is_told(tmp_path: Path, text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("1 / 0", "error: shop.py: can't be run (ZeroDivisionError: division by zero)"),
-        ("pipelin = {}", "error: shop.py: has to set 'pipeline' to a dict with name, source, "),
+        ("1 / 0", "error: can't be run (ZeroDivisionError: division by zero)"),
+        ("pipelin = {}", "error: has to set 'pipeline' to a dict with name, source, "),
         (
             "pipeline = {'transform': [lambda rows: rows]}",
             "error: transform: <lambda> has to be a function that the file defines by its name",
@@ -387,14 +387,13 @@ def test_a_python_file_that_needs_a_session_is_told(tmp_path: Path) -> None:
         timeout=PATIENCE,
     )
     assert done.stdout == (
-        "error: shop.py: needs Spark when it is read: make UDFs within functions, or in another "
-        "file\n"
+        "error: needs Spark when it is read: make UDFs within functions, or in another file\n"
     )
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     _, (problem,) = read_file(tmp_path / "none.toml")
-    assert str(problem).startswith("error: none.toml: can't be read (No such file or directory)")
+    assert str(problem).startswith("error: can't be read (No such file or directory)")
 
 
 def test_loading_a_bad_file_raises_all_that_is_wrong(tmp_path: Path) -> None:

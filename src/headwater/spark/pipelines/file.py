@@ -52,15 +52,14 @@ def read_file(
     path: Path, environment: Mapping[str, str] | None = None
 ) -> tuple[Pipeline | None, list[Problem]]:
     """Read a pipeline file, as far as that goes, and tell what is wrong with it."""
-    where = path.name
     try:
         document = _python(path) if path.suffix == ".py" else tomllib.loads(path.read_text())
     except OSError as error:
-        return None, [Problem(where, f"can't be read ({error.strerror}): name a pipeline file")]
+        return None, [Problem("", f"can't be read ({error.strerror}): name a pipeline file")]
     except UnicodeDecodeError:
-        return None, [Problem(where, "is no text: name a TOML or a Python file")]
+        return None, [Problem("", "is no text: name a TOML or a Python file")]
     except tomllib.TOMLDecodeError as error:
-        return None, [Problem(where, f"is no TOML: {error}")]
+        return None, [Problem("", f"is no TOML: {error}")]
     except _NotRun as error:
         return None, [error.problem]
     document.setdefault("name", path.stem)
@@ -148,13 +147,13 @@ def _python(path: Path) -> dict[str, Any]:
     try:
         module = module_at(path)
     except Exception as error:
-        raise _NotRun(Problem(path.name, _told(error))) from error
+        raise _NotRun(Problem("", _told(error))) from error
     value = getattr(module, "pipeline", None)
     if isinstance(value, Pipeline):
         value = msgspec.to_builtins(value)
     if not isinstance(value, dict):
         what = "has to set 'pipeline' to a dict with name, source, transform, target"
-        raise _NotRun(Problem(path.name, what))
+        raise _NotRun(Problem("", what))
     document = dict(value)
     steps = document.get("transform", [])
     if isinstance(steps, list | tuple):

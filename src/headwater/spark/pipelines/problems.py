@@ -9,6 +9,7 @@ class Problem(Struct, frozen=True):
     """One line for the person who wrote the pipeline."""
 
     where: str
+    """The field, such as `source.stream`; empty for a file as a whole, which is named before it."""
     what: str
     is_warning: bool = False
 
@@ -19,7 +20,7 @@ class Problem(Struct, frozen=True):
     @property
     def told(self) -> str:
         """Say it where its kind is known."""
-        return f"{self.where}: {self.what}"
+        return f"{self.where}: {self.what}" if self.where else self.what
 
 
 def are_fatal(problems: Iterable[Problem]) -> bool:
