@@ -308,9 +308,10 @@ def test_without_pyspark_it_is_told_what_to_install(headwater: Headwater, tmp_pa
     assert done.returncode == 1
     assert done.stderr.decode() == (
         "Error: Pipelines need Spark, and the package pyspark is not installed. Install it with: "
-        "pip install 'headwater[spark]'\n"
+        "pip install 'headwater[spark,jdk]' (without jdk where there is a Java, 17 or newer)\n"
     )
     assert headwater.run("--help", env={"PYTHONPATH": paths}).returncode == 0
+    assert "'headwater[spark,jdk]'" in headwater.ok("pipeline", "--help")
 
 
 @pytest.mark.parametrize("given", [["--token", "s3cret"], ["--token=s3cret"]])

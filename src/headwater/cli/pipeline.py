@@ -25,7 +25,7 @@ def pipeline() -> None:
 
     A FILE describes a pipeline, in TOML or in Python; `run` and `check` take several, which share
     one Spark. The jobs below `status` need no file. Spark comes with: pip install
-    'headwater[spark]'
+    'headwater[spark,jdk]' (without jdk where there is a Java, 17 or newer)
     """
 
 

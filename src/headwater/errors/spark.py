@@ -160,7 +160,7 @@ class NoSpark(PipelineError):
     def __init__(self, missing: str) -> None:
         super().__init__(
             f"Pipelines need Spark, and the package {missing} is not installed. Install it with: "
-            "pip install 'headwater[spark]'"
+            "pip install 'headwater[spark,jdk]' (without jdk where there is a Java, 17 or newer)"
         )
         self.missing = missing
 
