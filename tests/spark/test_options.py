@@ -75,6 +75,29 @@ def test_what_cannot_be_used_is_named(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("maxBytesPerTriger", "did you mean 'maxBytesPerTrigger'?"),
+        ("maxbytespertriger", "did you mean 'maxBytesPerTrigger'?"),
+        ("strem", "did you mean 'stream'?"),
+        (
+            "colour",
+            (
+                "there are endingOffsets, failOnDataLoss, headers, maxBytesPerTrigger, mode, "
+                "onCorrupt, pushFilters, splitBytes, startingOffsets, stream, timeoutSeconds, "
+                "token, types, url, valueType, waitSeconds."
+            ),
+        ),
+    ],
+)
+def test_names_are_told_as_they_are_documented(name: str, told: str) -> None:
+    with pytest.raises(BadOption) as raised:
+        source_options({**URL, "stream": "a", name: "1"})
+    message = f"option '{name}' can't be used: there is none of that name; {told}"
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [("stream", "a/*"), ("batchId", "3"), ("batchId", "-1"), ("mode", "raw"), ("url", "")],
 )

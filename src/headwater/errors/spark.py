@@ -24,7 +24,8 @@ class BadOption(SparkError):
     """An option of the source or the sink can't be used."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"option '{name}' can't be used: {reason}.")
+        end = "" if reason.endswith("?") else "."
+        super().__init__(f"option '{name}' can't be used: {reason}{end}")
         self.name = name
         self.reason = reason
 

@@ -1,5 +1,6 @@
 """The options of source and sink, checked before anything runs. Spark gives names in any case."""
 
+import difflib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -30,23 +31,25 @@ MAX_WAIT: Final = 20.0
 PATIENT: Final = Retry(attempts=17)
 """So a server that restarts is waited for: about half a minute."""
 
-_SERVER: Final = frozenset({"url", "stream", "path", "headers", "token", "timeoutseconds"})
-_SOURCE: Final = _SERVER | {
+_SERVER: Final = ("url", "stream", "headers", "token", "timeoutSeconds")
+_SOURCE: Final = (
+    *_SERVER,
     "mode",
-    "valuetype",
-    "startingoffsets",
-    "endingoffsets",
-    "maxbytespertrigger",
-    "splitbytes",
-    "failondataloss",
-    "oncorrupt",
-    "waitseconds",
+    "valueType",
+    "startingOffsets",
+    "endingOffsets",
+    "maxBytesPerTrigger",
+    "splitBytes",
+    "failOnDataLoss",
+    "onCorrupt",
+    "waitSeconds",
     "types",
-    "pushfilters",
-    "packing",
-}
-_SINK: Final = _SERVER | {"contenttype", "createstreams", "writeid", "batchid"}
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+    "pushFilters",
+)
+_SINK: Final = (*_SERVER, "contentType", "createStreams", "writeId", "batchId")
+_BETWEEN_US: Final = ("packing",)
+"""What a job of ours tells the source."""
+_SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
 
 
 class Server(Struct, frozen=True):
@@ -111,7 +114,7 @@ class SinkOptions(Struct, frozen=True):
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
     """Read the options of the source."""
-    options = _lowered(given, _SOURCE)
+    options = _lowered(given, _SOURCE, _BETWEEN_US)
     mode = _choice(options, "mode", (*MODES, ""), "")
     streams = _streams(options)
     return SourceOptions(
@@ -175,12 +178,16 @@ def is_glob(path: str) -> bool:
     return bool({ONE, ANY} & set(path.split("/")))
 
 
-def _lowered(given: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
-    options = {name.lower(): value for name, value in given.items()}
-    unknown = sorted(options.keys() - known - _SPARKS_OWN)
-    if unknown:
-        raise BadOption(unknown[0], f"there is none of that name; there are {_listed(known)}")
-    return options
+def _lowered(
+    given: Mapping[str, str], names: Sequence[str], hidden: Sequence[str] = ()
+) -> dict[str, str]:
+    known = {name.lower(): name for name in names}
+    for name in sorted(given):
+        if name.lower() not in {*known, *hidden, *_SPARKS_OWN}:
+            near = difflib.get_close_matches(name.lower(), known, 1)
+            hint = f"did you mean '{known[near[0]]}'?" if near else f"there are {_listed(names)}"
+            raise BadOption(name, f"there is none of that name; {hint}")
+    return {name.lower(): value for name, value in given.items()}
 
 
 def _server(options: Mapping[str, str]) -> Server:
