@@ -167,6 +167,29 @@ def test_a_port_for_figures_that_is_taken_is_told(
     assert b"in use. Choose another port for --metrics." in done.stderr
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (
+            ("--master", "local", "--remote", "sc://127.0.0.1"),
+            "Error: --master and --remote exclude each other: a session is on one.",
+        ),
+        (
+            ("--remote", "foo"),
+            "Error: --remote 'foo' is no Spark Connect URL: sc://host:15002",
+        ),
+    ],
+)
+def test_flags_name_one_place_for_a_session(
+    headwater: Headwater, tmp_path: Path, command: str, flags: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "p.toml").write_text(GOOD.format(path="x"))
+    done = headwater.run("pipeline", command, *flags, str(tmp_path / "p.toml"))
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[-1] == told
+
+
 def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(GOOD.format(path="x"))
     done = Headwater("http://127.0.0.1:9").run("pipeline", "run", str(tmp_path / "p.toml"))

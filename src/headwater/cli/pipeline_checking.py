@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.cli.java_output import java_writes_to, log_of
+from headwater.cli.pipeline_running import hush_spark, refuse_places
 from headwater.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -21,18 +22,20 @@ def check_files(
     from headwater.spark.pipelines import Problem, before_spark, read_file
     from headwater.spark.pipelines.problems import are_fatal
 
+    refuse_places(master, remote)
     progress = Progress()
     found: list[tuple[Path, Pipeline | None, list[Problem]]] = []
     for file in files:
         progress.show(f"Checking {file} …")
         pipeline, problems = read_file(file)
+        pipeline = pipeline and pipeline.placed(master, remote)
         if pipeline is not None and not are_fatal(problems):
-            problems += before_spark(pipeline, remote=remote)
+            problems += before_spark(pipeline)
         found.append((file, pipeline, problems))
     ready = [pipeline for _, pipeline, problems in found if _can_analyse(pipeline, problems)]
     if ready:
         try:
-            with_one_spark(found, master=master, remote=remote, progress=progress)
+            with_one_spark(found, progress)
         except HeadwaterError as error:
             found.append((Path("spark"), None, [Problem("session", str(error))]))
         except click.ClickException as error:
@@ -42,14 +45,9 @@ def check_files(
 
 
 def with_one_spark(
-    found: "list[tuple[Path, Pipeline | None, list[Problem]]]",
-    *,
-    master: str | None,
-    remote: str | None,
-    progress: Progress,
+    found: "list[tuple[Path, Pipeline | None, list[Problem]]]", progress: Progress
 ) -> None:
     """Have one Spark session look at every pipeline that is fit for it."""
-    from headwater.cli.pipeline_running import hush_spark
     from headwater.spark.pipelines import open_session, with_spark
 
     hush_spark()
@@ -58,13 +56,13 @@ def with_one_spark(
     ready = [pipeline for pipeline in pipelines if pipeline]
     log = log_of([])
     with java_writes_to(log):
-        spark = open_session(ready, master=master, remote=remote)
+        spark = open_session(ready)
     try:
         for file, pipeline, problems in found:
             if pipeline is None or not _can_analyse(pipeline, problems):
                 continue
             progress.show(f"Spark looks at {file} …")
-            is_local = remote is None and pipeline.remote is None
+            is_local = not any(each.remote for each in ready)
             reachable = not any(problem.where == "source.url" for problem in problems)
             problems.extend(with_spark(spark, pipeline, dry_run=is_local and reachable))
     finally:

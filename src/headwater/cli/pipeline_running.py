@@ -65,6 +65,16 @@ def run_options(command: Command) -> Command:
     return command
 
 
+def refuse_places(master: str | None, remote: str | None) -> None:
+    """Refuse flags that name two places for a session, or one that is none."""
+    from headwater.spark.pipelines.rules import NO_REMOTE, is_remote
+
+    if master is not None and remote is not None:
+        raise click.UsageError("--master and --remote exclude each other: a session is on one.")
+    if remote is not None and not is_remote(remote):
+        raise click.UsageError(f"--remote {NO_REMOTE.format(remote)}")
+
+
 @contextmanager
 def with_spark_installed() -> Iterator[None]:
     """Turn what fails in a block into one sentence, also where there is no Spark."""
@@ -110,11 +120,13 @@ def run_pipelines(
 
     from headwater.spark.pipelines.values import AVAILABLE_NOW
 
-    pipelines = _checked(found, files, remote)
+    refuse_places(master, remote)
+    placed = [(each and each.placed(master, remote), problems) for each, problems in found]
+    pipelines = _checked(placed, files)
     if once:
         pipelines = [replace(pipeline, trigger=AVAILABLE_NOW) for pipeline in pipelines]
     with StopRequest() as stop:
-        outcomes, log = _run(pipelines, stop, master, remote, metrics_port, metrics_file)
+        outcomes, log = _run(pipelines, stop, metrics_port, metrics_file)
     for outcome in outcomes:
         click.echo(summary(outcome))
     failed = [outcome for outcome in outcomes if outcome.how == "failed"]
@@ -167,7 +179,7 @@ class StopRequest:
             os._exit(128 + number)  # Spark's Java ends with us
 
 
-def _checked(found: "Sequence[Read]", files: Sequence[str], remote: str | None) -> "list[Pipeline]":
+def _checked(found: "Sequence[Read]", files: Sequence[str]) -> "list[Pipeline]":
     """Give the pipelines if they can run; warnings are told, errors end the command."""
     from headwater.spark.pipelines import before_spark
     from headwater.spark.pipelines.problems import are_fatal
@@ -176,7 +188,7 @@ def _checked(found: "Sequence[Read]", files: Sequence[str], remote: str | None) 
     failed = False
     for (pipeline, problems), file in zip(found, files, strict=True):
         if pipeline is not None and not are_fatal(problems):
-            problems.extend(before_spark(pipeline, remote=remote))
+            problems.extend(before_spark(pipeline))
             if pipeline.name in names:
                 click.echo(f"{file}: error: name: {names[pipeline.name]} has it too", err=True)
                 failed = True
@@ -204,8 +216,6 @@ def _refuse_taken(pipeline: "Pipeline") -> None:
 def _run(
     pipelines: "Sequence[Pipeline]",
     stop: StopRequest,
-    master: str | None,
-    remote: str | None,
     metrics_port: int | None,
     metrics_file: Path | None,
 ) -> "tuple[list[Outcome], Path]":
@@ -220,12 +230,12 @@ def _run(
         if metrics_port is not None:
             url = stack.enter_context(serving(metrics_port, meter.text))
             click.echo(f"Figures are at {url}", err=True)
-        is_remote = remote is not None or any(pipeline.remote for pipeline in pipelines)
+        is_remote = any(pipeline.remote for pipeline in pipelines)
         log = log_of([] if is_remote else pipelines)
         click.echo(f"Starting Spark, which writes to {log} …", err=True)
         try:
             with java_writes_to(log):
-                spark = open_session(pipelines, master=master, remote=remote)
+                spark = open_session(pipelines)
             stack.callback(_end_spark, spark)
             _hush_the_end(spark)
             stop.listen()

@@ -1,12 +1,15 @@
 """What `check` finds before a pipeline runs."""
 
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.spark.pipelines import Pipeline, before_spark, with_spark
+from headwater.errors import BadPipeline
+from headwater.spark.pipelines import Pipeline, before_spark, open_session, with_spark
 from headwater.spark.pipelines.checkpoints import held, own
 from tests.spark.pipelines.conftest import Pipelines
 
@@ -86,6 +89,38 @@ def test_a_connect_server_that_is_not_there_is_told(pipelines: Pipelines) -> Non
     assert problem.startswith(
         "error: remote: there is no Spark Connect server at sc://127.0.0.1:9 ([Errno"
     )
+
+
+def test_a_master_that_is_not_there_is_told_at_once(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":1}]')
+    nobody = "spark://127.0.0.1:9"
+    began = time.monotonic()
+    (problem,) = outside(pipelines.make(master=f"{nobody},localhost:9"))
+    assert time.monotonic() - began < 5
+    assert problem.startswith(
+        f"error: master: there is no Spark master at {nobody},localhost:9 ([Errno"
+    )
+    assert problem.endswith("): start it, or name another")
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        somebody = f"127.0.0.1:{master.getsockname()[1]}"
+        assert outside(pipelines.make(master=f"{nobody},{somebody}")) == []
+
+
+def test_a_master_that_is_chosen_wins_over_a_files_remote(pipelines: Pipelines) -> None:
+    pipelines.feed("one", b'[{"n":1}]')
+    pipeline = pipelines.make(remote="sc://127.0.0.1:9")
+    assert outside(pipeline.placed("local[2]", None)) == []
+    assert pipeline.placed(None, None) is pipeline
+    (problem,) = outside(pipelines.make(master="local").placed(None, "sc://127.0.0.1:9"))
+    assert problem.startswith("error: remote: there is no Spark Connect server")
+
+
+def test_pipelines_that_run_together_are_on_one_spark(pipelines: Pipelines) -> None:
+    here, there = pipelines.make(master="local"), pipelines.make(remote="sc://127.0.0.1:9")
+    with pytest.raises(BadPipeline, match="remote: another pipeline has the master local"):
+        open_session([here, there])
+    with pytest.raises(BadPipeline, match=r"master: differs between .* together: local, yarn"):
+        open_session([here, pipelines.make(master="yarn")])
 
 
 def test_a_missing_module_is_told(pipelines: Pipelines) -> None:

@@ -9,6 +9,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -65,15 +66,17 @@ _NOTHING: Final = f"headwater-check/{uuid4().hex}"
 _DRY_SECONDS: Final = 60
 _CONNECT_PORT: Final = 15002
 _CONNECT_SECONDS: Final = 5.0
+_MASTER: Final = "spark://"
+_MASTER_PORT: Final = 7077
+_MASTER_SECONDS: Final = 1.0
 
 
-def before_spark(pipeline: Pipeline, *, remote: str | None = None) -> list[Problem]:
+def before_spark(pipeline: Pipeline) -> list[Problem]:
     """Find what is wrong outside of Spark: servers, streams, checkpoint, Java, functions."""
     problems = [*_servers(pipeline), *_checkpoint(pipeline), *_functions(pipeline)]
-    connect = remote or pipeline.remote
-    if connect is not None:  # the folder of a table is there then, and not here
-        return problems + list(_connect(connect))
-    return [*problems, *_table(pipeline.source), *_java()]
+    if pipeline.remote is not None:  # the folder of a table is there then, and not here
+        return problems + list(_connect(pipeline.remote))
+    return [*problems, *_table(pipeline.source), *_java(), *_master(pipeline.master or "")]
 
 
 def with_spark(spark: SparkSession, pipeline: Pipeline, *, dry_run: bool) -> list[Problem]:
@@ -180,12 +183,35 @@ def _functions(pipeline: Pipeline) -> Iterator[Problem]:
 
 def _connect(remote: str) -> Iterator[Problem]:
     """Look whether a Connect server is there at all: Spark itself would try for minutes."""
-    at = urlsplit(remote)
+    reason = _refusal(remote, _CONNECT_PORT, _CONNECT_SECONDS)
+    if reason is not None:
+        yield Problem("remote", f"there is no Spark Connect server at {remote} ({reason})")
+
+
+def _master(master: str) -> Iterator[Problem]:
+    """Look whether a master of Spark's own cluster is there: Spark itself would try for long."""
+    if not master.startswith(_MASTER):
+        return
+    places = master.removeprefix(_MASTER).split(",")
+    with ThreadPoolExecutor(len(places)) as pool:  # one that answers is enough
+        reasons = list(pool.map(_no_master, places))
+    if None not in reasons:
+        what = f"there is no Spark master at {master} ({reasons[0]}): start it, or name another"
+        yield Problem("master", what)
+
+
+def _no_master(place: str) -> str | None:
+    return _refusal(f"{_MASTER}{place}", _MASTER_PORT, _MASTER_SECONDS)
+
+
+def _refusal(url: str, port: int, seconds: float) -> str | None:
+    """Say why nobody is reached at a URL; None where somebody is."""
+    at = urlsplit(url)
     try:
-        port = at.port or _CONNECT_PORT
-        socket.create_connection((at.hostname or "", port), _CONNECT_SECONDS).close()
+        socket.create_connection((at.hostname or "", at.port or port), seconds).close()
     except (OSError, ValueError) as error:
-        yield Problem("remote", f"there is no Spark Connect server at {remote} ({error})")
+        return str(error)
+    return None
 
 
 def _java() -> Iterator[Problem]:

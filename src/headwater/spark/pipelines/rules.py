@@ -33,6 +33,7 @@ from headwater.spark.pipelines.values import (
 )
 from headwater.spark.ranges import is_offset
 
+NO_REMOTE: Final = "'{}' is no Spark Connect URL: sc://host:15002"
 _MODES: Final = {"materialize": "state", "project": "runs", "snapshot": "state"}
 
 
@@ -62,6 +63,11 @@ def _is_within(place: str, other: str) -> bool:
 def view_names(transforms: Iterable[Transform]) -> list[str]:
     """Name the view of each transform."""
     return [step.name or f"step{number}" for number, step in enumerate(transforms, 1)]
+
+
+def is_remote(text: str) -> bool:
+    """Tell the URL of a Spark Connect server from anything else."""
+    return text.startswith("sc://")
 
 
 # The source
@@ -277,8 +283,8 @@ def _one_session(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _remote(pipeline: Pipeline) -> Iterator[Problem]:
-    if pipeline.remote and not pipeline.remote.startswith("sc://"):
-        yield Problem("remote", f"'{pipeline.remote}' is no Spark Connect URL: sc://host:15002")
+    if pipeline.remote and not is_remote(pipeline.remote):
+        yield Problem("remote", NO_REMOTE.format(pipeline.remote))
 
 
 def _same_folder(one: str, other: str) -> bool:

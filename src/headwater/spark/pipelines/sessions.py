@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -15,13 +15,12 @@ from headwater.spark.pipelines.values import Pipeline
 _QUIET: Final = {"spark.ui.showConsoleProgress": "false"}
 
 
-def open_session(
-    pipelines: Sequence[Pipeline], *, master: str | None = None, remote: str | None = None
-) -> SparkSession:
-    """Start the Spark session that pipelines ask for; flags win over files."""
-    if master is None and remote is None:
-        master = _agreed(pipelines, "master")
-        remote = _agreed(pipelines, "remote")
+def open_session(pipelines: Sequence[Pipeline]) -> SparkSession:
+    """Start the Spark session that pipelines ask for."""
+    master, remote = _agreed(pipelines, "master"), _agreed(pipelines, "remote")
+    if master and remote:
+        what = f"another pipeline has the master {master}: those that run together share a session"
+        raise BadPipeline(_named(pipelines, "remote"), [Problem("remote", what)])
     settings: dict[str, str] = {}
     for pipeline in pipelines:
         for name, value in pipeline.spark.items():
@@ -52,10 +51,13 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def _agreed(pipelines: Sequence[Pipeline], name: str) -> str | None:
-    chosen: dict[Any, str] = {
-        getattr(pipeline, name): pipeline.name for pipeline in pipelines if getattr(pipeline, name)
-    }
+    chosen: dict[str, None] = dict.fromkeys(filter(None, (getattr(it, name) for it in pipelines)))
     if len(chosen) > 1:
         what = f"differs between pipelines that run together: {', '.join(chosen)}"
-        raise BadPipeline(", ".join(chosen.values()), [Problem(name, what)])
+        raise BadPipeline(_named(pipelines, name), [Problem(name, what)])
     return next(iter(chosen), None)
+
+
+def _named(pipelines: Sequence[Pipeline], name: str) -> str:
+    """Name the pipelines that set a field."""
+    return ", ".join(pipeline.name for pipeline in pipelines if getattr(pipeline, name))

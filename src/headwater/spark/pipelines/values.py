@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 TableFormat: TypeAlias = Literal["delta", "parquet"]
 Scalar: TypeAlias = str | bool | int | float
@@ -271,6 +272,12 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def kind(self) -> str:
         """Name the target's kind."""
         return str(self.target.__struct_config__.tag)
+
+    def placed(self, master: str | None, remote: str | None) -> "Pipeline":
+        """Have flags say where its session is: they win over both fields of a file."""
+        if master is None and remote is None:
+            return self
+        return replace(self, master=master, remote=remote)
 
     @property
     def has_checkpoint(self) -> bool:
