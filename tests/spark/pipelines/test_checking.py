@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headwater.errors import BadPipeline
-from headwater.spark.pipelines import Pipeline, before_spark, open_session, with_spark
+from headwater.spark.pipelines import Pipeline, before_spark, open_session, read_partly, with_spark
 from headwater.spark.pipelines.checkpoints import held, own
 from tests.spark.pipelines.conftest import Pipelines
 
@@ -42,6 +42,21 @@ def test_a_server_that_does_not_answer_is_told(pipelines: Pipelines) -> None:
     pipelines.feed("one", b'[{"n":1}]')
     (problem,) = outside(pipelines.make(target=elsewhere))
     assert problem.startswith("error: target.url: Can't reach http://127.0.0.1:9: Connection")
+
+
+def test_what_is_not_known_is_not_looked_at(pipelines: Pipelines) -> None:
+    pipeline = pipelines.make(
+        source={"url": "http://127.0.0.1:9", "stream": "x"},
+        target={"kind": "stream", "stream": "y", "url": "http://127.0.0.1:10"},
+        transform=[{"python": "none.py:f"}],
+    )
+    for unknown, places in (
+        ((), ["source.url", "target.url", "transform 1.python"]),
+        (("source.token",), ["target.url", "transform 1.python"]),
+        (("target",), ["source.url", "transform 1.python"]),
+        (("source", "transform 1"), []),
+    ):
+        assert [one.where for one in before_spark(pipeline, unknown)] == places
 
 
 def test_streams_that_are_not_there_are_told(pipelines: Pipelines) -> None:
@@ -278,6 +293,81 @@ def test_what_spark_finds_is_told(
     assert len(problems) == 1
     assert problems[0].startswith(problem)
     assert "\n" not in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("document", "wrong", "problems"),
+    [
+        (
+            {"source": {"schema": "n lung", "mode": None}},
+            {"source.mode"},
+            ['error: source.schema: Unsupported data type "LUNG"'],
+        ),
+        (
+            {"transform": [{"sql": "SELECT m FROM source"}]},
+            {"source.mode", "target"},
+            ["error: transform 1.sql: A column, variable, or function parameter with name `m`"],
+        ),
+        (
+            {
+                "source": {"schema": None},
+                "transform": [{"sql": "SELECT m FROM source"}],
+            },
+            {"source.mode"},  # so nobody knows the columns
+            [],
+        ),
+        (
+            {"transform": [{"python": "none.py:f"}, {"sql": "SELECT m FROM step1"}]},
+            {"transform 1.python"},
+            [],
+        ),
+        ({"transform": [], "target": {"kind": "stream"}}, {"target.options.x"}, []),
+    ],
+)
+def test_what_builds_on_nothing_wrong_is_told(
+    pipelines: Pipelines,
+    spark: SparkSession,
+    document: dict[str, Any],
+    wrong: set[str],
+    problems: list[str],
+) -> None:
+    told = with_spark(spark, pipelines.make(**document), dry_run=False, wrong=wrong)
+    assert len(told) == len(problems)
+    assert all(str(one).startswith(two) for one, two in zip(told, problems, strict=True))
+
+
+def test_an_option_that_rules_have_told_of_is_not_told_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "p.toml").write_text(
+        "[source]\nstream = 'a'\nschema = 'n lung'\noptions = { maxBytesPerTriger = 1 }\n"
+        "[target]\nkind = 'stream'\nstream = 'b'\n"
+    )
+    read = read_partly(tmp_path / "p.toml", {})
+    assert read.pipeline is not None
+    wrong = {one.where for one in read.problems}
+    assert wrong == {"source.options.maxBytesPerTriger"}
+    (problem,) = with_spark(spark, read.pipeline, dry_run=False, wrong=wrong)
+    assert problem.where == "source.schema"
+    assert "LUNG" in problem.what
+
+
+def test_what_only_a_stream_can_do_is_no_problem(pipelines: Pipelines, spark: SparkSession) -> None:
+    (pipelines.folder / "once.py").write_text(
+        "def once(rows):\n"
+        "    late = rows.withColumn('t', rows.word.cast('timestamp')).withWatermark('t', '1 day')\n"
+        "    return late.dropDuplicatesWithinWatermark(['n'])\n"
+    )
+    assert found(spark, pipelines.make(transform=[{"python": "once.py:once"}])) == []
+
+
+def test_transforms_are_analysed_without_a_server(
+    pipelines: Pipelines, spark: SparkSession
+) -> None:
+    source = {"url": "http://127.0.0.1:9", "stream": "x"}
+    pipeline = pipelines.make(source=source, transform=[{"sql": "SELECT m FROM source"}])
+    (problem,) = found(spark, pipeline, dry_run=False)
+    assert problem.startswith("error: transform 1.sql: ")
 
 
 def test_offsets_to_start_from_are_no_problem(pipelines: Pipelines, spark: SparkSession) -> None:

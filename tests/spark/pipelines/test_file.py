@@ -10,7 +10,7 @@ import pytest
 
 from headwater.errors import BadPipeline
 from headwater.spark.options import source_options
-from headwater.spark.pipelines import load, read_document, read_file
+from headwater.spark.pipelines import load, read_document, read_file, read_partly
 from headwater.spark.pipelines.values import (
     Archive,
     Materialize,
@@ -348,6 +348,14 @@ def test_keys_of_another_type_than_text_are_told(tmp_path: Path) -> None:
         ("source = 1\n[target]\nkind = 'stream'", "error: source: expected `object`, got `int`"),
         ("name = 'a b'\n[target]\nkind = 'stream'", "error: name: is made of letters, "),
         ("[target]\nkind = 'materialize'\ntables = 1", "error: target.tables: expected `str`"),
+        (
+            "[source]\nmode = 'stat'\n[target]\nkind = 'stream'",
+            "error: source.mode: 'stat' is none of raw, state, runs, json",
+        ),
+        (
+            "[target]\nkind = 'table'\nfolder = 'f'\nformat = 'orc'",
+            "error: target.format: 'orc' is none of delta, parquet",
+        ),
     ],
 )
 def test_a_bad_file_is_told(tmp_path: Path, text: str, told: str) -> None:
@@ -394,6 +402,15 @@ def test_a_python_file_that_needs_a_session_is_told(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     _, (problem,) = read_file(tmp_path / "none.toml")
     assert str(problem).startswith("error: can't be read (No such file or directory)")
+
+
+def test_what_can_be_read_of_a_bad_file_is_there_with_what_is_not_known(tmp_path: Path) -> None:
+    text = "[source]\nstrem = 'a'\nmode = 'stat'\n[target]\nkind = 'archive'\nfolder = 'f'\n"
+    read = read_partly(written(tmp_path, text), {})
+    assert read.pipeline is not None
+    assert read.pipeline.target == Archive(folder=str(tmp_path / "f"))
+    assert read.unknown == {"source.strem", "source.stream", "source.mode"}
+    assert read.whole == (None, read.problems)
 
 
 def test_loading_a_bad_file_raises_all_that_is_wrong(tmp_path: Path) -> None:

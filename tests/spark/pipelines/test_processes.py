@@ -252,13 +252,19 @@ def test_check_looks_at_all_files_with_one_spark(tmp_path: Path) -> None:
         '[target]\nkind = "stream"\nstream = "other"\n'
     )
     (tmp_path / "worse.toml").write_text("[source]\nstrem = 1\n")
+    (tmp_path / "worst.toml").write_text(
+        '[source]\nstream = "in/*"\nmode = "stat"\nschema = "n lung"\n'
+        '[[transform]]\npython = "none.py:f"\n[target]\nkind = "stream"\nstream = "third"\n'
+    )
     with ServerProcess() as server, Client(server.url) as client:
         client.stream("in/one").create(data=b'[{"n":1}]')
-        files = ("copy.toml", "bad.toml", "worse.toml")
+        files = ("copy.toml", "bad.toml", "worse.toml", "worst.toml")
         with started(tmp_path, server.url, "check", *files) as (process, told):
             assert process.wait(PATIENCE) == 1
     lines = told.read_text().splitlines()
     assert "copy.toml: fine" in lines
     assert any(line.startswith("bad.toml: error: transform 1.sql: A column") for line in lines)
     assert any(line.startswith("worse.toml: error: source.strem: there is no") for line in lines)
-    assert lines[-1] == "3 errors, 0 warnings."
+    worst = [line.split(": ")[2] for line in lines if line.startswith("worst.toml: error: ")]
+    assert worst == ["source.mode", "transform 1.python", "source.schema"]
+    assert lines[-1] == "6 errors, 0 warnings."

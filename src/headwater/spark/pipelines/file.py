@@ -6,10 +6,10 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Struct, structs
@@ -30,6 +30,7 @@ from headwater.spark.pipelines.values import (
 _VARIABLE: Final = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 _EXPECTED: Final = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 _FIELD: Final = re.compile(r"\w+")
+_CHOICE: Final = re.compile(r"Invalid enum value ('.*')", re.DOTALL)
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
 _NO_SESSION: Final = "SparkSession should be created first"
 _OF_SERVER: Final = {"url": str, "token": str, "headers": dict}
@@ -48,28 +49,55 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Pipe
     return pipeline
 
 
+class Reading(Struct, frozen=True):
+    """A file as far as it can be read."""
+
+    pipeline: Pipeline | None
+    """As if what is wrong were left out; None where nothing can be made of the rest."""
+    problems: list[Problem]
+    unknown: frozenset[str] = frozenset()
+    """The places of which the pipeline does not say what the file was meant to."""
+
+    @property
+    def whole(self) -> tuple[Pipeline | None, list[Problem]]:
+        return (None if self.unknown else self.pipeline), self.problems
+
+
 def read_file(
     path: Path, environment: Mapping[str, str] | None = None
 ) -> tuple[Pipeline | None, list[Problem]]:
-    """Read a pipeline file, as far as that goes, and tell what is wrong with it."""
+    """Read a pipeline file, and tell what is wrong with it; None where it is not whole."""
+    return read_partly(path, environment).whole
+
+
+def read_partly(path: Path, environment: Mapping[str, str] | None = None) -> Reading:
+    """Read a pipeline file as far as that goes, and tell what is wrong with it."""
     try:
         document = _python(path) if path.suffix == ".py" else tomllib.loads(path.read_text())
     except OSError as error:
-        return None, [Problem("", f"can't be read ({error.strerror}): name a pipeline file")]
+        return Reading(
+            None, [Problem("", f"can't be read ({error.strerror}): name a pipeline file")]
+        )
     except UnicodeDecodeError:
-        return None, [Problem("", "is no text: name a TOML or a Python file")]
+        return Reading(None, [Problem("", "is no text: name a TOML or a Python file")])
     except tomllib.TOMLDecodeError as error:
-        return None, [Problem("", f"is no TOML: {error}")]
+        return Reading(None, [Problem("", f"is no TOML: {error}")])
     except _NotRun as error:
-        return None, [error.problem]
+        return Reading(None, [error.problem])
     document.setdefault("name", path.stem)
-    return read_document(document, path.parent, environment)
+    return _read(document, path.parent, environment)
 
 
 def read_document(
     document: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None
 ) -> tuple[Pipeline | None, list[Problem]]:
     """Make a pipeline of what a file holds; relative paths are relative to `folder`."""
+    return _read(document, folder, environment).whole
+
+
+def _read(
+    document: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None
+) -> Reading:
     environment = os.environ if environment is None else environment
     found = _Found()
     filled = _filled(dict(document), "", environment, found)
@@ -98,10 +126,9 @@ def read_document(
     parts["target"] = _target(filled.pop("target", None), found) or Materialize(tables="")
     pipeline = _section({**filled, **parts}, Pipeline, "", found)
     if pipeline is None:
-        return None, found.problems
-    is_whole = not are_fatal(found.problems)
+        return Reading(None, found.problems)
     problems = found.problems + contradictions(pipeline, found.unknown)
-    return (pipeline if is_whole else None), list(dict.fromkeys(problems))
+    return Reading(pipeline, list(dict.fromkeys(problems)), frozenset(found.unknown))
 
 
 class _Found:
@@ -293,6 +320,9 @@ def _section(document: Any, kind: type[Struct], where: str, found: _Found) -> An
             if not field or (is_needed and known.get(field) == ""):
                 found.tell(where or "pipeline", what[:1].lower() + what[1:])
                 return None
+            choice = _CHOICE.match(told)
+            if choice is not None:
+                told = f"{choice[1]} is none of {', '.join(_choices(kind, field))}"
             found.tell(_within(where, place), told[:1].lower() + told[1:], _within(where, field))
             known.pop(field, None)
             if is_needed:
@@ -305,6 +335,14 @@ def _within(where: str, place: str) -> str:
 
 def _required(kind: type[Struct]) -> set[str]:
     return {field.name for field in structs.fields(kind) if field.required}
+
+
+def _choices(kind: type[Struct], name: str) -> Iterator[str]:
+    """Give the texts that a field may be."""
+    (hint,) = (field.type for field in structs.fields(kind) if field.name == name)
+    for each in (hint, *get_args(hint)):  # itself, or beside None
+        if get_origin(each) is Literal:
+            yield from get_args(each)
 
 
 def _tell_unknown_fields(

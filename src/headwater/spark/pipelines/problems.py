@@ -1,6 +1,6 @@
 """What is wrong with a pipeline: where, and what to do about it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -26,3 +26,18 @@ class Problem(Struct, frozen=True):
 def are_fatal(problems: Iterable[Problem]) -> bool:
     """Tell whether the pipeline can't run."""
     return any(not problem.is_warning for problem in problems)
+
+
+def is_within(place: str, other: str) -> bool:
+    """Tell whether a place is another one, or a part of it."""
+    return place == other or place.startswith(f"{other}.")
+
+
+def is_known(place: str, unknown: Collection[str]) -> bool:
+    """Tell whether nothing of a place is unknown, nor what it is a part of."""
+    return not any(is_within(place, each) or is_within(each, place) for each in unknown)
+
+
+def sorted_problems(problems: Sequence[Problem]) -> list[Problem]:
+    """Put what stops the pipeline before what does not."""
+    return sorted(dict.fromkeys(problems), key=lambda problem: problem.is_warning)

@@ -13,7 +13,7 @@ from headwater.errors import BadOption
 from headwater.protocol.globs import matches
 from headwater.spark.options import is_glob, sink_options, source_options
 from headwater.spark.pipelines.names import blank_names, unwritable_streams
-from headwater.spark.pipelines.problems import Problem
+from headwater.spark.pipelines.problems import Problem, is_known, is_within
 from headwater.spark.pipelines.triggers import is_trigger
 from headwater.spark.pipelines.values import (
     BOUNDED,
@@ -46,18 +46,10 @@ def contradictions(pipeline: Pipeline, unknown: Collection[str] = ()) -> list[Pr
     return [
         problem
         for rule, reads in _RULES
-        if not any(_overlap(place, each) for place in reads for each in unknown)
+        if all(is_known(place, unknown) for place in reads)
         for problem in rule(pipeline)
-        if not any(_is_within(problem.where, each) for each in unknown)
+        if not any(is_within(problem.where, each) for each in unknown)
     ]
-
-
-def _overlap(one: str, other: str) -> bool:
-    return _is_within(one, other) or _is_within(other, one)
-
-
-def _is_within(place: str, other: str) -> bool:
-    return place == other or place.startswith(f"{other}.")
 
 
 def view_names(transforms: Iterable[Transform]) -> list[str]:
