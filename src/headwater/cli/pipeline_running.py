@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Read: TypeAlias = "tuple[Pipeline | None, list[Problem]]"
 
+_NOTHING: Final = "Nothing was started: mend what is above."
 _LOOK_SECONDS: Final = 0.2
 _LINE_SECONDS: Final = 10.0
 
@@ -126,7 +127,7 @@ def run_pipelines(
     if once:
         pipelines = [replace(pipeline, trigger=AVAILABLE_NOW) for pipeline in pipelines]
     with StopRequest() as stop:
-        outcomes, log = _run(pipelines, stop, metrics_port, metrics_file)
+        outcomes, log = _run(pipelines, files, stop, metrics_port, metrics_file)
     for outcome in outcomes:
         click.echo(summary(outcome))
     failed = [outcome for outcome in outcomes if outcome.how == "failed"]
@@ -197,7 +198,7 @@ def _checked(found: "Sequence[Read]", files: Sequence[str]) -> "list[Pipeline]":
             click.echo(f"{file}: {problem}", err=True)
         failed = failed or are_fatal(problems)
     if failed:
-        raise click.ClickException("Nothing was started: mend what is above.")
+        raise click.ClickException(_NOTHING)
     pipelines = [pipeline for pipeline, _ in found if pipeline is not None]
     for pipeline in pipelines:
         _refuse_taken(pipeline)  # said before Spark is started, which takes a while
@@ -215,6 +216,7 @@ def _refuse_taken(pipeline: "Pipeline") -> None:
 
 def _run(
     pipelines: "Sequence[Pipeline]",
+    files: Sequence[str],
     stop: StopRequest,
     metrics_port: int | None,
     metrics_file: Path | None,
@@ -241,6 +243,13 @@ def _run(
             stop.listen()
         except KeyboardInterrupt:
             stop.number = signal.SIGINT  # from Spark's own handler, before ours is back
+        if stop.number is None:
+            found = _found_by_spark(spark, pipelines, files, progress)
+            progress.clear()
+            # The stop first: a supervisor ends Spark's Java together with us, which is no error.
+            if stop.number is None and found:
+                click.echo("\n".join(found), err=True)
+                raise click.ClickException(_NOTHING)
         if stop.number is not None:
             return [Outcome.of_none(pipeline.name) for pipeline in pipelines], log
         try:
@@ -249,6 +258,27 @@ def _run(
                 return runner.outcomes(), log
         finally:
             progress.clear()
+
+
+def _found_by_spark(
+    spark: "SparkSession",
+    pipelines: "Sequence[Pipeline]",
+    files: Sequence[str],
+    progress: Progress,
+) -> list[str]:
+    """Tell the errors of all pipelines before the first starts: none has done a thing then."""
+    from headwater.spark.pipelines import with_spark
+    from headwater.spark.pipelines.failures import UNANSWERED, reason_of
+
+    lines: list[str] = []
+    for pipeline, file in zip(pipelines, files, strict=True):
+        progress.show(f"Spark looks at {file} …")
+        try:
+            found = with_spark(spark, pipeline, dry_run=False)
+        except UNANSWERED as error:
+            return [*lines, f"{file}: error: Spark has ended: {reason_of(error)}"]
+        lines += (f"{file}: {problem}" for problem in found)
+    return lines
 
 
 def _end_spark(spark: "SparkSession") -> None:

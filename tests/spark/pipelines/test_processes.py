@@ -237,6 +237,19 @@ def test_a_failure_is_told_at_once_and_again_by_a_stop_at_once(tmp_path: Path) -
     assert f"Error: {reason}" in told.read_text().partition("Stopped at once")[2]
 
 
+def test_no_pipeline_starts_where_spark_finds_that_another_can_not(tmp_path: Path) -> None:
+    bad = PIPELINE.replace('python = "slow.py:slow"', 'sql = "SELECT m FROM source"')
+    (tmp_path / "bad.toml").write_text(bad.replace('"out"', '"other"'))
+    with copying(tmp_path) as (url, client):
+        with started(tmp_path, url, "run", "--once", "copy.toml", "bad.toml") as (process, told):
+            assert process.wait(PATIENCE) == 1, told.read_text()
+        assert written(client) == []
+    lines = told.read_text().splitlines()
+    assert lines[1].startswith("bad.toml: error: transform 1.sql: A column, variable, or function")
+    assert lines[2:] == ["Error: Nothing was started: mend what is above."]
+    assert not (tmp_path / "checkpoints" / "copy" / "metadata").exists()
+
+
 def java_of(driver: int) -> int:
     """Find the Java that a driver has started."""
     children = Path(f"/proc/{driver}/task/{driver}/children").read_text().split()
