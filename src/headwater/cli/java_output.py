@@ -19,7 +19,7 @@ _STDERR: Final = 2
 
 
 def log_of(pipelines: "Sequence[Pipeline]") -> Path:
-    """Choose the file: beside the first checkpoint that is on this machine."""
+    """Choose the file: in the first checkpoint that is on this machine, else a temporary one."""
     from headwater.spark.pipelines.checkpoints import local_folder
 
     for pipeline in pipelines:
@@ -31,6 +31,12 @@ def log_of(pipelines: "Sequence[Pipeline]") -> Path:
                 raise CheckpointUnwritable(str(folder), error.strerror or str(error)) from None
             return folder / NAME
     return Path(tempfile.gettempdir()) / f"{os.getpid()}-{NAME}"
+
+
+def forget(log: Path) -> None:
+    """Remove the log of what went well, unless it is a checkpoint's, which has one of each run."""
+    if log.name != NAME:
+        log.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headwater.cli.java_output import java_writes_to, log_of
+from headwater.cli.java_output import forget, java_writes_to, log_of
 from headwater.cli.pipeline_running import hush_spark, refuse_places
 from headwater.cli.progress import Progress
 
@@ -100,7 +100,7 @@ def _analyse(found: Sequence[_Checked], progress: Progress) -> None:
             )
     finally:
         spark.stop()
-        log.unlink(missing_ok=True)
+        forget(log)
 
 
 def _print(found: Sequence[_Checked]) -> tuple[int, int]:

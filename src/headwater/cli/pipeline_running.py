@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import click
 
-from headwater.cli.java_output import java_writes_to, log_of
+from headwater.cli.java_output import forget, java_writes_to, log_of
 from headwater.cli.pipeline_summaries import summary
 from headwater.cli.progress import Progress
 from headwater.errors import CheckpointTaken, HeadwaterError, NoSpark
@@ -136,6 +136,7 @@ def run_pipelines(
         more = f"What Spark says itself is in {log}"
         click.echo(f"{reasons}\n{more}\nGo on, once that is mended, with: {again}", err=True)
         raise SystemExit(1)
+    forget(log)
     if stop.number is not None:
         click.echo(f"Go on with: {again}", err=True)
         raise SystemExit(128 + stop.number)
@@ -243,15 +244,14 @@ def _run(
             stop.listen()
         except KeyboardInterrupt:
             stop.number = signal.SIGINT  # from Spark's own handler, before ours is back
-        if stop.number is None:
-            found = _found_by_spark(spark, pipelines, files, progress)
-            progress.clear()
-            # The stop first: a supervisor ends Spark's Java together with us, which is no error.
-            if stop.number is None and found:
-                click.echo("\n".join(found), err=True)
-                raise click.ClickException(_NOTHING)
+        found = _found_by_spark(spark, pipelines, files, progress) if stop.number is None else []
+        progress.clear()
+        # The stop first: a supervisor ends Spark's Java together with us, which is no error.
         if stop.number is not None:
             return [Outcome.of_none(pipeline.name) for pipeline in pipelines], log
+        if found:
+            click.echo("\n".join(found), err=True)
+            raise click.ClickException(_NOTHING)
         try:
             with running(spark, pipelines, meter, is_remote=is_remote) as runner:
                 _watch(runner, stop, progress)

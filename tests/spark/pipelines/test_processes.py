@@ -61,7 +61,7 @@ def slow(rows):
 
 @contextmanager
 def started(
-    folder: Path, url: str, *arguments: str
+    folder: Path, url: str, *arguments: str, **environment: str
 ) -> Iterator["tuple[subprocess.Popen[bytes], Path]"]:
     """Start a command that leaves what it says in a file, which outlives it."""
     told = folder / f"{arguments[0]}.txt"  # two may run at once
@@ -69,7 +69,7 @@ def started(
         process = subprocess.Popen(
             [sys.executable, "-m", "headwater", "pipeline", *arguments],
             cwd=folder,
-            env={**os.environ, "HEADWATER_URL": url},
+            env={**os.environ, "HEADWATER_URL": url, **environment},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -170,7 +170,11 @@ def test_a_column_of_json_is_published_by_a_command(tmp_path: Path) -> None:
     assert "--column and --value exclude each other." in said.read_text()
 
 
-def test_a_part_of_an_archive_is_restored_by_a_command(tmp_path: Path) -> None:
+def test_a_part_of_an_archive_is_restored_by_a_command_that_leaves_a_log_of_failures_alone(
+    tmp_path: Path,
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
     folder = tmp_path / "archive"
     contents = load_or_begin(folder)
     for epoch, text in ((1, b"1"), (2, b"7")):
@@ -181,9 +185,16 @@ def test_a_part_of_an_archive_is_restored_by_a_command(tmp_path: Path) -> None:
     with ServerProcess() as server, Client(server.url) as client:
         part = ("--incarnation", "0", "--until", f"log={1:016d}_{3:016d}", "--no-verify")
         command = ("restore", "--from", "archive", "--rename", "log=back", *part)
-        with started(tmp_path, server.url, *command) as (process, told):
+        with started(tmp_path, server.url, *command, TMPDIR=str(logs)) as (process, told):
             assert process.wait(PATIENCE) == 0, told.read_text()
         assert list(client.stream("back").read().items()) == [1]
+        assert list(logs.iterdir()) == []
+        client.stream("back").delete()
+        client.stream("back").create(data=b"[2]")
+        with started(tmp_path, server.url, *command, TMPDIR=str(logs)) as (process, told):
+            assert process.wait(PATIENCE) == 1, told.read_text()
+        (log,) = logs.iterdir()
+        assert f"What Spark says itself is in {log}" in told.read_text()
 
 
 @pytest.mark.parametrize(
