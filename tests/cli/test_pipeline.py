@@ -2,11 +2,15 @@
 
 import json
 import os
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import click
 import pytest
 
-from headwater.cli.pipeline_jobs import without_token
+from headwater.cli.pipeline import pipeline
+from headwater.cli.pipeline_jobs import without_secrets
 from headwater.client import Client
 from headwater.spark.pipelines.checkpoints import held
 from headwater.state.snapshots import end_event, start_event
@@ -337,8 +341,63 @@ def test_without_pyspark_it_is_told_what_to_install(headwater: Headwater, tmp_pa
     assert "'headwater[spark,jdk]'" in headwater.ok("pipeline", "--help")
 
 
-@pytest.mark.parametrize("given", [["--token", "s3cret"], ["--token=s3cret"]])
-def test_a_token_is_not_shown(given: list[str]) -> None:
-    shown = without_token(["pipeline", "archive", *given, "--stream", "a"])
-    assert "s3cret" not in " ".join(shown)
-    assert shown[-2:] == ["--stream", "a"]
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (["--token", "s3cret"], ["--token", "TOKEN"]),
+        (["--token=s3cret"], ["--token=TOKEN"]),
+        (["--token", "--s3cret"], ["--token", "TOKEN"]),
+        (["--header", "X-Key=s3=cret"], ["--header", "X-Key=VALUE"]),
+        (["--header=X-Key=s3cret"], ["--header=X-Key=VALUE"]),
+        (["--option", "a=b"], ["--option", "a=b"]),
+    ],
+)
+def test_a_secret_is_not_shown(given: list[str], shown: list[str]) -> None:
+    before, after = ["pipeline", "archive"], ["--stream", "a"]
+    assert without_secrets([*before, *given, *after]) == [*before, *shown, *after]
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_what_may_be_repeated_says_so_and_no_file_is_named_where_there_is_none(
+    command: str,
+) -> None:
+    job = pipeline.commands[command]
+    for option in job.params:
+        assert isinstance(option, click.Option)
+        told = option.help or ""
+        assert option.multiple == ("may be given several times" in told), told
+        assert "the file" not in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("archive", "--stream", "a", "--to", "f"),
+        ("restore", "--from", "f"),
+        ("publish", "--table", "t", "--to", "s", "--type", "u", "--key", "k"),
+    ],
+)
+def test_a_job_sends_its_headers(
+    headwater: Headwater,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[str | None] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["X-Key"])
+            self.send_error(400)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = headwater.run("pipeline", *arguments, "--url", url, "--header", "X-Key=a=b")
+        server.shutdown()
+    assert done.returncode == 1
+    assert b"Starting Spark" not in done.stderr
+    assert set(seen) == {"a=b"}

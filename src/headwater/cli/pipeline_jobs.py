@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,6 +17,8 @@ from headwater.cli.targets import url_option
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_SECRETS: Final = {"--token": "TOKEN", "--header": "{}=VALUE"}
+"""What is shown in their place; who sees a header's name knows which one to give again."""
 _FORMAT = click.option(
     "--format",
     "table_format",
@@ -58,6 +60,13 @@ def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 _SERVER = _options(
     url_option,
     click.option("--token", envvar="HEADWATER_TOKEN", show_envvar=True, help="Bearer token."),
+    click.option(
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A header of every request; may be given several times.",
+    ),
 )
 _SESSION = _options(
     run_options,
@@ -83,7 +92,7 @@ _STREAMS = _options(
         "options",
         multiple=True,
         metavar="NAME=VALUE",
-        help="An option of the source, such as maxBytesPerTrigger=64m.",
+        help="An option of the source, such as maxBytesPerTrigger=64m; may be given several times.",
     ),
 )
 _QUERY = _options(
@@ -105,7 +114,8 @@ _QUERY = _options(
     "schemas",
     multiple=True,
     metavar="TYPE=COLUMNS",
-    help="Columns of a type's values, such as user='name string, age int'.",
+    help="Columns of a type's values, such as user='name string, age int'; may be given several "
+    "times.",
 )
 @click.option("--history/--no-history", default=True, help="Keep every version as well.")
 @_FORMAT
@@ -216,8 +226,7 @@ def restore(
         "close": close,
         "verify": verify,
         "missing_start": missing_start,
-        "url": flags.pop("url"),
-        "token": flags.pop("token"),
+        **_server(flags),
     }
     _run(target, folder, flags)
 
@@ -237,7 +246,13 @@ def snapshot(streams: str, target: str, **flags: Any) -> None:
 @click.option("--table", required=True, type=_FOLDER, help="Folder of the table.")
 @click.option("--to", "stream", required=True, metavar="STREAM", help="Stream that gets changes.")
 @click.option("--type", "type_", required=True, help="Type of the entities.")
-@click.option("--key", "keys", required=True, multiple=True, help="Column that names an entity.")
+@click.option(
+    "--key",
+    "keys",
+    required=True,
+    multiple=True,
+    help="Column that names an entity; may be given several times, for a key of several columns.",
+)
 @click.option(
     "--column",
     "columns",
@@ -286,11 +301,7 @@ def publish(
 
 def _run(target: dict[str, Any], folder: str, flags: dict[str, Any]) -> None:
     """Make a pipeline of flags, and run it as if a file had described it."""
-    source = flags.pop("source", {})
-    for name in ("url", "token"):
-        if flags.get(name) is not None:
-            source[name] = flags[name]
-        flags.pop(name, None)
+    source = flags.pop("source", {}) | _server(flags)
     if "streams" in flags:
         source["stream"] = list(flags.pop("streams"))
     options = _pairs(flags.pop("options", ()), "--option", "NAME=VALUE")
@@ -313,6 +324,13 @@ def _run(target: dict[str, Any], folder: str, flags: dict[str, Any]) -> None:
         run_pipelines([found], [str(target["kind"])], again=this_command(), **flags)
 
 
+def _server(flags: dict[str, Any]) -> dict[str, Any]:
+    """Take what flags say of the server; those that are not given say nothing."""
+    headers = _pairs(flags.pop("headers", ()), "--header", "NAME=VALUE")
+    told = {"url": flags.pop("url", None), "token": flags.pop("token", None), "headers": headers}
+    return {name: value for name, value in told.items() if value}
+
+
 def _beside(folder: str, what: str, flag: str) -> str:
     if "://" in folder:
         raise click.UsageError(f"{flag} is needed: a folder of this machine, beside '{folder}'.")
@@ -332,18 +350,25 @@ def _pairs(texts: tuple[str, ...], flag: str, form: str) -> dict[str, str]:
 
 def this_command() -> str:
     """Write the command that runs, to be typed again."""
-    return shlex.join(("headwater", *without_token(sys.argv[1:])))
+    return shlex.join(("headwater", *without_secrets(sys.argv[1:])))
 
 
-def without_token(arguments: Sequence[str]) -> list[str]:
-    """Give a command as it may be shown: a token is a secret, also on the user's own screen."""
-    shown = list(arguments)
-    for at, each in enumerate(arguments):
-        if each.startswith("--token="):
-            shown[at] = "--token=TOKEN"
-        elif each == "--token" and at + 1 < len(shown):
-            shown[at + 1] = "TOKEN"
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """Give a command as it may be shown: tokens and headers are secret on one's own screen, too."""
+    shown: list[str] = []
+    for before, each in zip(("", *arguments), arguments, strict=False):
+        flag, equals, value = each.partition("=")
+        if before in _SECRETS:
+            shown.append(_hidden(before, each))
+        elif equals and flag in _SECRETS:
+            shown.append(f"{flag}={_hidden(flag, value)}")
+        else:
+            shown.append(each)
     return shown
+
+
+def _hidden(flag: str, value: str) -> str:
+    return _SECRETS[flag].format(value.partition("=")[0])
 
 
 sink = copy(publish)

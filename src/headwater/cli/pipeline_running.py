@@ -41,7 +41,7 @@ def run_options(command: Command) -> Command:
                 "--available-now",
                 "once",
                 is_flag=True,
-                help="Do what there is to do now, and end, whatever the file's trigger is.",
+                help="Do what there is to do now, and end, whatever trigger is set.",
             ),
             click.option("--master", metavar="URL", help="Spark master; local[*] by default."),
             click.option(
