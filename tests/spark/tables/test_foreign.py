@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from headwater.errors import TableForeign, TableUnreadable
-from headwater.spark.tables import open_table, read_table
+from headwater.spark.tables import holds_table, open_table, read_table
 from headwater.spark.tables.files import file_system
 
 AT = datetime(2026, 2, 11, 10, 0, 0, 123456, UTC)
@@ -28,6 +28,7 @@ ROWS = pa.table(
 
 
 def found(spark: SparkSession, folder: str, table_format: str = "delta") -> list[dict[str, Any]]:
+    assert holds_table(folder, table_format)
     rows = read_table(spark, folder, table_format)
     assert rows is not None
     return sorted((row.asDict() for row in rows.collect()), key=lambda row: int(row["id"]))
@@ -44,6 +45,7 @@ def test_a_delta_table_of_others_is_read_with_its_partitions(
     spark: SparkSession, folder: str
 ) -> None:
     assert read_table(spark, folder) is None
+    assert not holds_table(folder)
     write_deltalake(folder, ROWS, partition_by=["day", "place"])
     more = pa.table({"id": [4], "day": pa.array([date(2026, 1, 3)], pa.date32()), "new": [1.5]})
     write_deltalake(folder, more, mode="append", schema_mode="merge", partition_by=["day", "place"])
@@ -60,6 +62,7 @@ def test_a_delta_table_of_others_is_read_with_its_partitions(
 
 def test_a_folder_of_parquet_is_read(spark: SparkSession, folder: str) -> None:
     assert read_table(spark, folder, "parquet") is None
+    assert not holds_table(folder, "parquet")
     system, root = file_system(folder)
     for number, kind in enumerate(("x", "y")):
         system.create_dir(f"{root}/kind={kind}", recursive=True)
@@ -80,8 +83,9 @@ def test_a_folder_of_parquet_is_read(spark: SparkSession, folder: str) -> None:
 
 
 def test_an_empty_folder_holds_no_table(spark: SparkSession, tmp_path: Path) -> None:
-    assert read_table(spark, str(tmp_path), "parquet") is None
-    assert read_table(spark, str(tmp_path), "delta") is None
+    for table_format in ("parquet", "delta"):
+        assert read_table(spark, str(tmp_path), table_format) is None
+        assert not holds_table(str(tmp_path), table_format)
 
 
 def test_ours_is_read_by_its_log(spark: SparkSession, tmp_path: Path) -> None:
@@ -104,6 +108,8 @@ def test_what_would_be_read_wrongly_is_refused(spark: SparkSession, tmp_path: Pa
     write_deltalake(folder, ROWS)
     with pytest.raises(TableUnreadable, match="Set its format to delta"):
         read_table(spark, str(folder), "parquet")
+    with pytest.raises(TableUnreadable, match="Set its format to delta"):
+        holds_table(str(folder), "parquet")
     (entry,) = (folder / "_delta_log").glob("*.json")
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     for action in actions:
