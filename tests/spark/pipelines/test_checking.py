@@ -352,13 +352,17 @@ def test_an_option_that_rules_have_told_of_is_not_told_again(
     assert "LUNG" in problem.what
 
 
-def test_what_only_a_stream_can_do_is_no_problem(pipelines: Pipelines, spark: SparkSession) -> None:
-    (pipelines.folder / "once.py").write_text(
-        "def once(rows):\n"
-        "    late = rows.withColumn('t', rows.word.cast('timestamp')).withWatermark('t', '1 day')\n"
-        "    return late.dropDuplicatesWithinWatermark(['n'])\n"
+def test_a_transform_is_analysed_over_a_stream(pipelines: Pipelines, spark: SparkSession) -> None:
+    (pipelines.folder / "counting.py").write_text(
+        "def streamed(rows):\n"
+        "    assert rows.isStreaming\n"
+        "    return rows\n"
+        "def counted(rows):\n"
+        "    return rows.limit(rows.count())\n"
     )
-    assert found(spark, pipelines.make(transform=[{"python": "once.py:once"}])) == []
+    assert found(spark, pipelines.make(transform=[{"python": "counting.py:streamed"}])) == []
+    (problem,) = found(spark, pipelines.make(transform=[{"python": "counting.py:counted"}]))
+    assert problem.startswith("error: transform 1.python: Queries with streaming sources must be")
 
 
 def test_transforms_are_analysed_without_a_server(
