@@ -11,8 +11,11 @@ from pyspark.sql import SparkSession
 from headwater.spark.home import quick_home
 from headwater.spark.java import find_java
 
-_ANYWHERE: Final = {
-    "spark.sql.session.timeZone": "UTC",
+_ANYWHERE: Final = {"spark.sql.session.timeZone": "UTC"}
+_OWN: Final = {
+    # Only who starts Spark can say so: a Connect server has been started by someone else.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "headwater.spark_daemon",
     # Each of those that are kept has three offsets of every stream that a query reads.
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }
@@ -44,6 +47,7 @@ def session(
         os.environ["JAVA_HOME"] = find_java()  # the user's own, if Spark can run on it
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master)
+        chosen |= _OWN
         if is_embedded:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen |= _LOCAL
