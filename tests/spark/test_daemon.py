@@ -39,6 +39,19 @@ def test_without_it_a_traceback_is_shown() -> None:
     assert "BrokenPipeError" in end_of_a_worker("pyspark.daemon").stderr
 
 
+def test_a_worker_of_sparks_own_daemon_that_uses_the_format_says_nothing_either() -> None:
+    program = "import sys; from pyspark import daemon; "
+    program += "main = sys.modules['__main__']; main.__spec__ = daemon.__spec__; "
+    program += "import pyspark_headwater, headwater.spark_daemon; "
+    program += "assert main.worker is headwater.spark_daemon.worker"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
+
+
+def test_a_program_that_uses_the_format_is_left_alone() -> None:
+    program = "import sys, pyspark_headwater; assert not hasattr(sys.modules['__main__'], 'worker')"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
+
+
 def test_it_imports_nothing_that_has_threads() -> None:
     told = "import sys, threading, headwater.spark_daemon; print(*sys.modules); "
     told += "assert threading.active_count() == 1"

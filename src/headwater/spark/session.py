@@ -11,13 +11,15 @@ from pyspark.sql import SparkSession
 from headwater.spark.home import quick_home
 from headwater.spark.java import find_java
 
-_ANYWHERE: Final = {"spark.sql.session.timeZone": "UTC"}
+_ANYWHERE: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # Each of those that are kept has three offsets of every stream that a query reads.
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+}
 _OWN: Final = {
     # Only who starts Spark can say so: a Connect server has been started by someone else.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "headwater.spark_daemon",
-    # Each of those that are kept has three offsets of every stream that a query reads.
-    "spark.sql.streaming.numRecentProgressUpdates": "10",
 }
 _LOCAL: Final = {
     # A rename of Hadoop's local file system starts a process and writes a checksum for each file.
