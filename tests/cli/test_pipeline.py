@@ -357,6 +357,14 @@ def test_a_secret_is_not_shown(given: list[str], shown: list[str]) -> None:
     assert without_secrets([*before, *given, *after]) == [*before, *shown, *after]
 
 
+def test_a_header_that_is_none_is_not_shown(headwater: Headwater) -> None:
+    job = ("pipeline", "archive", "--stream", "a", "--to", "f")
+    refused = headwater.run(*job, "--header", "Authorization: s3cret")
+    assert refused.returncode == 2
+    assert b"--header has to be NAME=VALUE." in refused.stderr
+    assert b"s3cret" not in refused.stderr
+
+
 @pytest.mark.parametrize("command", JOBS)
 def test_what_may_be_repeated_says_so_and_no_file_is_named_where_there_is_none(
     command: str,

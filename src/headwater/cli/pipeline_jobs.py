@@ -343,7 +343,8 @@ def _pairs(texts: tuple[str, ...], flag: str, form: str) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise click.UsageError(f"{flag} '{text}' has to be {form}.")
+            shown = flag if flag in _SECRETS else f"{flag} '{text}'"
+            raise click.UsageError(f"{shown} has to be {form}.")
         pairs[name.strip()] = value.strip()
     return pairs
 
