@@ -9,12 +9,16 @@ from typing import Final
 from headwater.spark import session
 from headwater.spark.jobs.materialize import materialize
 from tests.spark.conftest import SETTINGS
+from tests.support.spark_classes import FROM_ARCHIVE
 
-MEMORY: Final = {"spark.executor.memory": "512m"}
+EXECUTORS: Final = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": FROM_ARCHIVE,
+}
 
 
 def main(url: str, folder: str, partitions: int, limit: str, master: str) -> None:
-    spark = session("copying", master=master, settings=SETTINGS | MEMORY)
+    spark = session("copying", master=master, settings=SETTINGS | EXECUTORS)
     spark.sparkContext.setLogLevel("OFF")
     source = {"url": url, "stream": "in/*", "maxBytesPerTrigger": limit}
     # A replayed batch is not split as it was: the sink must not lean on partitions.

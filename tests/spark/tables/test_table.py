@@ -410,8 +410,9 @@ def test_many_small_files_become_fewer(kind: str, folder: str, spark: SparkSessi
 
 
 def test_files_that_are_large_enough_are_not_joined_again(
-    folder: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = str(tmp_path / "table")
     log = ManifestLog(folder)
     log.create(pa.schema([("key", pa.string()), ("n", pa.int64())]), 4)
     few = pa.table({"key": ["a"], "n": [1]})
