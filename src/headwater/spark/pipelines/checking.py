@@ -6,7 +6,7 @@ where all of that is known.
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,7 +23,8 @@ from headwater.spark.pipelines.checkpoints import (
     owner,
 )
 from headwater.spark.pipelines.failures import named_reason_of, reason_of
-from headwater.spark.pipelines.problems import Problem, is_known, is_within
+from headwater.spark.pipelines.problems import Problem
+from headwater.spark.pipelines.rules import Rule, found_by
 from headwater.spark.pipelines.status import client_of, missing_streams
 from headwater.spark.pipelines.values import Pipeline, Server
 
@@ -35,17 +36,8 @@ _MASTER_SECONDS: Final = 1.0
 
 
 def before_spark(pipeline: Pipeline, unknown: Collection[str] = ()) -> list[Problem]:
-    """Find what is wrong outside of Spark.
-
-    `unknown` are places of which the pipeline does not say what the file was meant to.
-    """
-    return [
-        problem
-        for look, reads in _LOOKS
-        if all(is_known(place, unknown) for place in reads)
-        for problem in look(pipeline)
-        if not any(is_within(problem.where, each) for each in unknown)
-    ]
+    """Find what is wrong outside of Spark; of what is `unknown`, nothing is told."""
+    return found_by(_LOOKS, pipeline, unknown)
 
 
 def _source_server(pipeline: Pipeline) -> Iterator[Problem]:
@@ -192,7 +184,7 @@ def _java() -> Iterator[Problem]:
         yield Problem("java", str(error))
 
 
-_LOOKS: Final[tuple[tuple[Callable[[Pipeline], Iterator[Problem]], tuple[str, ...]], ...]] = (
+_LOOKS: Final[tuple[Rule, ...]] = (
     (_source_server, ("source.url", "source.token", "source.headers", "source.stream")),
     (_target_server, ("target.url", "target.token", "target.headers", "source.url")),
     (_checkpoint, ("checkpoint", "source", "transform", "target")),

@@ -5,7 +5,7 @@ where all of that is known.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -37,15 +37,23 @@ NO_REMOTE: Final = "'{}' is no Spark Connect URL: sc://host:15002"
 _MODES: Final = {"materialize": "state", "project": "runs", "snapshot": "state"}
 
 
+Rule: TypeAlias = tuple[Callable[[Pipeline], Iterator[Problem]], tuple[str, ...]]
+"""What looks at a pipeline, and the places that it reads."""
+
+
 def contradictions(pipeline: Pipeline, unknown: Collection[str] = ()) -> list[Problem]:
-    """Tell all that can be told without a server and without Spark.
+    """Tell all that can be told without a server and without Spark."""
+    return found_by(_RULES, pipeline, unknown)
+
+
+def found_by(rules: Iterable[Rule], pipeline: Pipeline, unknown: Collection[str]) -> list[Problem]:
+    """Tell what rules find.
 
     `unknown` are places of which the pipeline does not say what the file was meant to.
     """
-
     return [
         problem
-        for rule, reads in _RULES
+        for rule, reads in rules
         if all(is_known(place, unknown) for place in reads)
         for problem in rule(pipeline)
         if not any(is_within(problem.where, each) for each in unknown)
@@ -294,7 +302,7 @@ _SERVER: Final = ("source.url", "source.token", "source.headers")
 _STREAMS: Final = ("source.stream", *_SERVER)
 _PLACE: Final = ("source.stream", "source.table", _KIND)
 
-_RULES: Final[tuple[tuple[Callable[[Pipeline], Iterator[Problem]], tuple[str, ...]], ...]] = (
+_RULES: Final[tuple[Rule, ...]] = (
     (_one_source, _PLACE),
     (_table_as_it_is, ("source.mode", "source.schema", "source.options", *_PLACE)),
     (_all_types, (_KIND,)),
