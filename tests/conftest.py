@@ -1,19 +1,21 @@
-"""What all tests share: suites whose assertions are explained, engines asked for by name.
+"""What all tests share: engines asked for by name, and the rules by which tests are chosen.
 
 An engine is started by the first test that asks for it, and stopped at the end. Where tests run in
-several processes, those of Spark stay in one, since each Spark takes all cores that there are, and
-other files are shared out.
+several processes, the tests of a module stay together, and so do all that use the shared Spark,
+which takes all cores that there are.
 """
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from tests.support import spark_classes
+from tests.support.capabilities import CAPABILITIES, reason_to_skip
+from tests.support.compiled import compiled_package
 from tests.support.engines.dynamodb import Dynamo, start_dynamodb
 from tests.support.engines.memcached import start_memcached
 from tests.support.engines.object_storage import ObjectStorage, start_object_storage
@@ -21,8 +23,9 @@ from tests.support.engines.postgres import Postgres, start_postgres
 from tests.support.engines.redis import Redis, start_redis
 from tests.support.engines.snowflake import Snowflake, start_snowflake
 from tests.support.engines.temporal import start_temporal
+from tests.support.java import FOR_SPARK
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.FROM_ARCHIVE)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_SPARK)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has whatever it runs in the background ignore Ctrl-C, and what that starts as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,29 +35,105 @@ for suite in sorted((Path(__file__).parent / "suites").glob("*.py")):
 
 
 _SHARED_SPARK: Final = "spark"
+_SPARK: Final = frozenset({"spark"})
+_ENGINES: Final = frozenset(
+    {
+        *("postgres", "redis_server", "dynamodb", "memcached_url", "snowflake_server"),
+        *("object_storage", "temporal_address"),
+    }
+)
+_NOT_QUICK: Final = frozenset({"starts_spark", "starts_engine", "kills", *CAPABILITIES})
 _LONGEST: Final = (
     _SHARED_SPARK,
     "tests/compiled/test_compiled.py",
     "tests/spark/test_kills.py",
     "tests/spark/pipelines/test_processes.py",
     "tests/spark/pipelines/test_elsewhere.py",
+    "tests/crash/test_crashes.py",
     "tests/conformance/test_server.py",
     "tests/runs/stores/test_snowflake.py",
 )
 """What takes minutes comes first, so that none of it is left to one process in the end."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before they are shared out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a module's tests in one process, and in one of them all that use its Spark."""
-    groups: dict[pytest.Item, str] = {}
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help="only tests without Spark, engines and kills"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before they are distributed among processes
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by what they use, choose the quick ones, and keep each module in one process."""
     for item in items:
-        uses_spark = "spark" in getattr(item, "fixturenames", ())
-        module = str(item.path.relative_to(item.config.rootpath))
-        groups[item] = _SHARED_SPARK if uses_spark else module
-        item.add_marker(pytest.mark.xdist_group(groups[item]))
-    ranks = {group: rank for rank, group in enumerate(_LONGEST)}
-    items.sort(key=lambda item: ranks.get(groups[item], len(ranks)))
+        fixtures = frozenset(getattr(item, "fixturenames", ()))
+        if fixtures & _SPARK:
+            item.add_marker("starts_spark")
+        if fixtures & _ENGINES:
+            item.add_marker("starts_engine")
+        if "memcached_url" in fixtures:
+            item.add_marker("needs_memcached")
+    if config.getoption("--quick"):
+        left_out = [item for item in items if _markers(item) & _NOT_QUICK]
+        items[:] = [item for item in items if not _markers(item) & _NOT_QUICK]
+        config.hook.pytest_deselected(items=left_out)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    if not config.pluginmanager.has_plugin("randomly"):
+        items.sort(key=_rank)
+
+
+def _markers(item: pytest.Item) -> set[str]:
+    return {marker.name for marker in item.iter_markers()}
+
+
+def _group(item: pytest.Item) -> str:
+    """Name what stays in one process: a module, or all tests that use the shared Spark."""
+    if frozenset(getattr(item, "fixturenames", ())) & _SPARK:
+        return _SHARED_SPARK
+    return str(item.path.relative_to(item.config.rootpath))
+
+
+def _rank(item: pytest.Item) -> int:
+    group = _group(item)
+    return _LONGEST.index(group) if group in _LONGEST else len(_LONGEST)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that needs what this machine lacks; in CI, where all is promised, fail it."""
+    for marker in _markers(item) & CAPABILITIES.keys():
+        if reason := reason_to_skip(marker):
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"CI lacks what {reason}")
+            pytest.skip(reason)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say in one line what was skipped for want of something, and how to enable it."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    lacking = {
+        reason: count
+        for reason, count in reasons.items()
+        if reason.partition(":")[0] in CAPABILITIES
+    }
+    if lacking:
+        parts = (f"{count} test(s) that {reason}" for reason, count in sorted(lacking.items()))
+        terminalreporter.write_line(f"Skipped here, and how to enable them: {'; '.join(parts)}.")
+
+
+@pytest.fixture(scope="session")
+def compiled() -> Path:
+    """The package as the compiled wheel holds it."""
+    return compiled_package()
+
+
+@pytest.fixture
+def serves_compiled(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that the test starts run the compiled package."""
+    monkeypatch.setenv("PYTHONPATH", str(compiled))
 
 
 @pytest.fixture(scope="session")

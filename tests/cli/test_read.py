@@ -101,7 +101,7 @@ def test_following_goes_on_through_reconnects_and_ends_with_the_stream(
     with headwater.start("read", path, "--follow", "--live", live) as process:
         write(stream, range(100, 400), 0.005).join()
         stream.close()
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out == lines(range(400))
     assert err.decode().startswith(f"{path} is closed; it ends at offset ")
@@ -127,7 +127,7 @@ def test_cut_connections_lose_and_double_nothing(
             proxy.cut()
         writer.join()
         stream.close()
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert out == lines(range(300))
     assert proxy.connections > 5
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_with_130_and_the_resume_line(
         assert process.stdout.readline() == b"1\n"
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
         assert process.stderr.read().decode() == (
             f"The next offset is {tail}; resume with: "
             f"headwater read {path} --offset {tail} --follow\n"
@@ -180,7 +180,7 @@ def test_a_resume_file_carries_over_any_number_of_interruptions(
             time.sleep(0.2)
             process.send_signal(signal.SIGINT)
             out += process.stdout.read()
-            assert process.wait(20) == 130
+            assert process.wait(60) == 130
             assert process.stderr.read().decode().endswith(f"--follow --resume {file}\n")
     writer.join()
     out += headwater.ok("read", path, "--resume", str(file)).encode()
@@ -199,7 +199,7 @@ def test_a_killed_reader_repeats_at_most_what_it_had_not_saved(
         assert process.stdout.readline() == b"1\n"
         assert process.stdout.readline() == b"2\n"
         tail = stream.head().next_offset
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not (file.exists() and file.read_text() == f"{tail}\n"):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -252,7 +252,7 @@ def test_a_reader_that_leaves_early_ends_it_quietly(
             assert process.stderr is not None
             process.stdout.readline()
             process.stdout.close()
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
             assert process.stderr.read() == b""
 
 
@@ -265,7 +265,7 @@ def test_a_follower_ends_when_nobody_reads_although_nothing_comes(
         assert process.stderr is not None
         assert process.stdout.readline() == b"1\n"
         process.stdout.close()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert process.stderr.read() == b""
 
 
@@ -278,7 +278,7 @@ def test_a_stream_deleted_under_a_follower_is_told(
         assert process.stderr is not None
         process.stdout.readline()
         stream.delete()
-        assert process.wait(20) == 1
+        assert process.wait(60) == 1
         assert process.stderr.read().decode().startswith(f"Error: There is no stream {path}")
 
 
@@ -293,7 +293,7 @@ def test_a_terminal_sees_no_progress_while_lines_go_to_a_pipe(
         ):
             write(stream, range(25), 0.1).join()
             stream.close()
-            out, _ = process.communicate(timeout=20)
+            out, _ = process.communicate(timeout=60)
         shown = terminal.read(65536).decode()
     assert out == lines(range(25))
     assert shown.count("\n") == 1
@@ -314,7 +314,7 @@ def test_reading_and_appending_can_be_piped_together(
             stdout=subprocess.PIPE,
             env={**os.environ, "HEADWATER_URL": headwater.url},
         ) as writer:
-            said, _ = writer.communicate(timeout=20)
+            said, _ = writer.communicate(timeout=60)
     assert said.startswith(b"Appended 5,000 messages")
     found = [message for chunk in copy.read() for message in chunk.messages()]
     assert found == lines(range(5000)).splitlines()

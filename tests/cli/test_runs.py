@@ -11,8 +11,8 @@ from headwater.client import Client
 from headwater.runs import calls
 from headwater.runs.events import event_to_wire
 from tests.cli.conftest import Headwater
-from tests.crash.process import DiskServer
 from tests.suites.run_steps import event, numbered, started, step_completed, step_started
+from tests.support.server import ServerProcess
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_line_that_is_no_event_is_named(headwater: Headwater, run: str) -> Non
 
 
 def test_a_backup_brings_the_runs_along(tmp_path: Path, run: str) -> None:
-    server = DiskServer(tmp_path / "data")
+    server = ServerProcess(store=tmp_path / "data").start()
     try:
         url = f"http://127.0.0.1:{server.port}"
         with Client(url) as client:
@@ -126,7 +126,7 @@ def test_a_backup_brings_the_runs_along(tmp_path: Path, run: str) -> None:
         assert "of runs." in done
     finally:
         server.kill()
-    server = DiskServer(tmp_path / "copy")
+    server = ServerProcess(store=tmp_path / "copy").start()
     try:
         shown = Headwater(f"http://127.0.0.1:{server.port}").ok("runs", "show", run)
         assert "▶ a  RUNNING" in shown

@@ -85,7 +85,7 @@ def test_show_follows_until_the_stream_is_closed(server: ServerProcess) -> None:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["value"] == 1
         stream.close(encode_events([change("update", "n", "a", 2)]))
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert json.loads(out.splitlines()[-1])["value"] == 2
     assert "followed is closed and ends at offset" in err
 

@@ -75,9 +75,7 @@ def test_a_follower_is_stopped_from_another_thread(client: Client, path: str, li
     stream.create(data=1)
     following = stream.follow(live=live)
     threading.Timer(0.3, following.stop).start()
-    began = time.monotonic()
-    assert list(following.items()) == [1]
-    assert time.monotonic() - began < 5
+    assert list(following.items()) == [1]  # it would go on for ever
     assert list(stream.read(following.offset).items()) == []
 
 
@@ -91,7 +89,7 @@ def test_a_follower_is_stopped_from_another_task_or_cancelled(
             await stream.create(data=1)
             following = stream.follow(live=live)
             asyncio.get_running_loop().call_later(0.2, following.stop)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert [item async for item in following.items()] == [1]
 
             async def forever() -> None:
@@ -143,9 +141,7 @@ def test_where_a_proxy_holds_events_back_it_polls(url: str, path: str) -> None:
         items = following.items()
         assert next(items) == 0
         threading.Timer(1.0, stream.append, (1,)).start()
-        began = time.monotonic()
         assert next(items) == 1
-        assert time.monotonic() - began < 5
         following.stop()
 
 
@@ -200,7 +196,7 @@ def test_a_worker_claims_hands_over_and_acks(client: Client, path: str) -> None:
     client.stream(f"{path}/jobs/a").append(3)
     _wait_until(lambda: done == [1, 2, 3])
     worker.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -224,10 +220,9 @@ def test_a_worker_that_fails_lets_go_of_its_claim(client: Client, url: str, path
 
         async with AsyncClient(url) as awaited:
             worker = AsyncWorker(awaited, name, handle)
-            for _ in range(100):
-                if await worker.run_once():
-                    break
-                await asyncio.sleep(0.05)
+            async with asyncio.timeout(60):
+                while not await worker.run_once():  # noqa: ASYNC110 - another process is waited for
+                    await asyncio.sleep(0.05)
 
     asyncio.run(main())
     assert done == [1]
@@ -246,14 +241,14 @@ def test_subscriptions_are_listed_by_our_server(server: ServerProcess, path: str
 
 
 def _until_claimed(worker: Worker) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not worker.run_once():
         assert time.monotonic() < until
         time.sleep(0.05)
 
 
 def _wait_until(check: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not check():
         assert time.monotonic() < until
         time.sleep(0.01)

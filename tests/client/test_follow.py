@@ -144,9 +144,8 @@ def test_closing_the_client_ends_a_follower_in_another_thread(
 ) -> None:
     client = Client(server.url)
     threading.Timer(0.2, client.close).start()
-    started = time.monotonic()
+    # It would go on for ever.
     assert [chunk.empty for chunk in client.stream(path).follow()] == [True]
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])

@@ -46,8 +46,8 @@ def test_each_item_has_a_future_and_a_callback(stream: Stream) -> None:
     with Producer(stream, "p") as producer:
         first = producer.append({"n": 1}, callback=told.append)
         second = producer.append([1, 2])
-        assert isinstance(first.result(10), Appended)
-        assert second.result(10).offset >= first.result().offset
+        assert isinstance(first.result(60), Appended)
+        assert second.result(60).offset >= first.result().offset
     assert told[0].done()
     assert told[0].exception() is None
     assert items(stream) == [{"n": 1}, [1, 2]]
@@ -91,14 +91,14 @@ def test_a_closed_stream_is_told_at_once_and_ever_after(stream: Stream) -> None:
     producer = Producer(stream, "p")
     delivery = producer.append(1)
     with pytest.raises(errors.StreamClosed) as caught:
-        delivery.result(10)
+        delivery.result(60)
     assert caught.value.hint
     with pytest.raises(errors.StreamClosed):
         producer.append(2)
     with pytest.raises(errors.StreamClosed):
-        producer.flush(10)
+        producer.flush(60)
     with pytest.raises(errors.StreamClosed):
-        producer.close(timeout=10)
+        producer.close(timeout=60)
     with pytest.raises(errors.StreamClosed):
         producer.append(3)
 
@@ -122,16 +122,16 @@ def test_what_comes_behind_a_failure_fails_too(stream: Stream) -> None:
 
 def test_a_newer_session_fences_an_older_one(stream: Stream) -> None:
     old = Producer(stream, "p")
-    old.append("old").result(10)
+    old.append("old").result(60)
     with Producer(stream, "p", epoch=3) as new:
         new.append("new")
     with pytest.raises(errors.ProducerFenced) as caught:
-        old.append("zombie").result(10)
+        old.append("zombie").result(60)
     assert caught.value.current_epoch == 3
     old.abandon()
     with Producer(stream, "p", auto_claim=True) as claiming:
         claiming.append("claimed")
-        claiming.flush(10)
+        claiming.flush(60)
         assert claiming.epoch == 4
     assert items(stream) == ["old", "new", "claimed"]
 
@@ -140,7 +140,7 @@ def test_a_gap_that_can_not_heal_is_an_error_of_its_own(stream: Stream) -> None:
     state = ProducerState("p", 0, 5, 0)
     producer = Producer(stream, "p", state=state)
     with pytest.raises(errors.ProducerGap) as caught:
-        producer.append(1).result(10)
+        producer.append(1).result(60)
     assert (caught.value.expected, caught.value.received) == (0, 5)
     producer.abandon()
 
@@ -150,7 +150,7 @@ def test_numbers_that_another_process_used_are_told_instead_of_dropped(stream: S
         first.append(1)
     again = Producer(stream, "p")
     with pytest.raises(errors.ProducerReused, match="was not appended"):
-        again.append(2).result(10)
+        again.append(2).result(60)
     again.abandon()
     assert items(stream) == [1]
 
@@ -161,9 +161,9 @@ def test_a_full_queue_raises_or_waits_as_chosen(stream: Stream) -> None:
     producer.append(2)
     with pytest.raises(errors.QueueFull):
         producer.append(3)
-    producer.flush(10)
+    producer.flush(60)
     producer.append(3)
-    producer.close(timeout=10)
+    producer.close(timeout=60)
     with Producer(stream, "q", linger=0.01, max_queue=1) as waiting:
         for number in range(4, 8):
             waiting.append(number)
@@ -189,8 +189,8 @@ def test_a_server_that_stays_away_fails_the_deliveries(url: str, path: str) -> N
 def test_a_saved_state_goes_on_without_a_duplicate(stream: Stream) -> None:
     saved: list[bytes] = []
     first = Producer(stream, "p", save=lambda state: saved.append(state.to_bytes()))
-    first.append(1).result(10)
-    first.append(2).result(10)
+    first.append(1).result(60)
+    first.append(2).result(60)
     first.abandon()
     # The last state was kept before the second batch was sent: its answer is not known to it.
     state = ProducerState.from_bytes(saved[-1])

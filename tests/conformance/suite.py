@@ -2,10 +2,11 @@
 
 import json
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.node import NODE
 
 ROOT = Path(__file__).parents[2]
 VITEST = ROOT / "node_modules" / "vitest" / "vitest.mjs"
@@ -25,11 +26,9 @@ class Verdict:
 
 def run_suite(url: str, report: Path, *, subscriptions: bool = False) -> Verdict:
     """Run the whole suite against a server that listens at `url`."""
-    node = shutil.which("node")
-    assert node, "the conformance suite needs Node.js"
     assert VITEST.exists(), "the conformance suite is not installed: run 'make test'"
     result = subprocess.run(
-        [node, str(VITEST), "run", SUITE, "--reporter=json", f"--outputFile={report}"],
+        [NODE, str(VITEST), "run", SUITE, "--reporter=json", f"--outputFile={report}"],
         cwd=ROOT,
         env={
             **os.environ,

@@ -16,6 +16,8 @@ import pytest
 
 from tests.support.either import SERVERS, either_server
 
+pytestmark = pytest.mark.starts_engine
+
 ADAPTER = Path(__file__).with_name("client_adapter.py")
 Ask = Callable[..., dict[str, Any]]
 

@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.conformance.suite import LONG_POLL_SECONDS, run_suite
 from tests.support.asgi import AsgiProcess
+from tests.support.compiled import RUNS_COMPILED
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.starts_engine
 
 ALL = 338
 LOCAL = "--allow-local-webhooks"
@@ -18,6 +23,14 @@ def test_the_memory_store_conforms(tmp_path: Path) -> None:
     assert (verdict.passed, verdict.skipped) == (ALL, 0)
 
 
+@pytest.fixture
+def build(request: pytest.FixtureRequest) -> None:
+    """Run the compiled server, as users do, where there is a compiler."""
+    if RUNS_COMPILED:
+        request.getfixturevalue("serves_compiled")
+
+
+@pytest.mark.usefixtures("build")
 def test_the_disk_store_conforms(tmp_path: Path) -> None:
     with ServerProcess(
         LOCAL,
@@ -29,6 +42,7 @@ def test_the_disk_store_conforms(tmp_path: Path) -> None:
     assert (verdict.passed, verdict.skipped) == (ALL, 0)
 
 
+@pytest.mark.usefixtures("build")
 def test_the_disk_store_conforms_with_hardly_any_memory(tmp_path: Path) -> None:
     with ServerProcess(
         LOCAL,

@@ -4,8 +4,6 @@ A request whose answer was lost is sent again, unchanged, once there is a server
 anything while the gate is shut: that is when the content is checked.
 """
 
-import base64
-import json
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -13,7 +11,7 @@ from functools import partial
 from itertools import count
 
 from tests.crash.ledger import Ledger, Record, Step, stored, wire_body
-from tests.crash.wire import BINARY, JSON, ROOT, Answer, Lost, Wire
+from tests.support.wire import BINARY, JSON, ROOT, Answer, Lost, Wire
 
 
 class Gate:
@@ -34,7 +32,7 @@ class Gate:
         """Let nobody in, and wait until all who were in have given up on their server."""
         with self._changed:
             self._port = 0
-            assert self._changed.wait_for(lambda: not self._busy, 30), "a client hangs"
+            assert self._changed.wait_for(lambda: not self._busy, 60), "a client hangs"
 
     def end(self) -> None:
         with self._changed:
@@ -105,7 +103,7 @@ class Client(threading.Thread):
         again = False
         while True:
             try:
-                answer = self.attempt(lambda wire: wire.call(method, path, headers, body))
+                answer = self.attempt(lambda wire: wire.ask_stream(method, path, headers, body))
             except Lost:
                 again = True
                 continue
@@ -279,9 +277,9 @@ class Sequencer(Producer):
         if not self._writer.expect(what, answer, again, {204}, {409}):
             return False
         if answer.status == 409:
-            happened = {"stream-seq-regression", "stream-closed"}
-            if answer.code not in happened:
-                self._writer.ledger.complain(f"{what} was refused with {answer.code}")
+            code = answer.json()["code"]
+            if code not in {"stream-seq-regression", "stream-closed"}:
+                self._writer.ledger.complain(f"{what} was refused with {code}")
         return True
 
 
@@ -299,7 +297,7 @@ class Reader(Client):
             if record.created is Step.DONE and record.deleted is Step.NOT_ASKED
         ]
         if not records:
-            self.attempt_quietly(lambda wire: wire.call("HEAD", "nothing"))
+            self.attempt_quietly(lambda wire: wire.ask_stream("HEAD", "nothing"))
             return
         record = self.random.choice([*records[:2], *records[-12:]])
         offset, position = "-1", 0
@@ -309,7 +307,7 @@ class Reader(Client):
                 return
             query = "&live=long-poll" if self._mode == "long-poll" else ""
             target = f"{record.path}?offset={offset}{query}"
-            answer = self.attempt_quietly(partial(Wire.call, method="GET", path=target))
+            answer = self.attempt_quietly(partial(Wire.ask_stream, method="GET", name=target))
             if answer is None:
                 continue  # the next server goes on where the last one stopped
             if answer.status in {404, 410}:
@@ -336,11 +334,12 @@ class Reader(Client):
         position = 0
         pending = b""
         left = self.random.randint(2, 15)
-        for kind, data in wire.events(f"{record.path}?offset=-1&live=sse"):
-            if kind == "data":
-                pending = stored(JSON, data) if record.kind == JSON else base64.b64decode(data)
+        for event in wire.events(f"{record.path}?offset=-1&live=sse"):
+            if event.kind == "data":
+                is_json = record.kind == JSON
+                pending = stored(JSON, event.data.encode()) if is_json else event.decoded()
                 continue
-            control = json.loads(data)
+            control = event.json()
             self._saw(record, position, pending, control["streamNextOffset"])
             position += len(pending)
             pending = b""
@@ -361,7 +360,7 @@ def start_clients(gate: Gate, ledger: Ledger, seed: str, port: int) -> list[Clie
     with Wire(port) as wire:
         for kind in (JSON, BINARY):
             record = Record(f"shared-{kind[-4:]}", kind)
-            assert wire.call("PUT", record.path, {"Content-Type": kind}).status == 201
+            assert wire.ask_stream("PUT", record.path, {"Content-Type": kind}).status == 201
             record.created = Step.DONE
             shared.append(ledger.add(record))
     clients = [

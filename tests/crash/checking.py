@@ -3,7 +3,7 @@
 import random
 
 from tests.crash.ledger import Ledger, Record, Step, stored
-from tests.crash.wire import Wire
+from tests.support.wire import Wire
 
 
 def check(ledger: Ledger, port: int, choose: random.Random) -> list[str]:
@@ -18,7 +18,7 @@ def check(ledger: Ledger, port: int, choose: random.Random) -> list[str]:
 
 
 def _check_one(record: Record, wire: Wire, choose: random.Random) -> list[str]:
-    head = wire.call("HEAD", record.path)
+    head = wire.ask_stream("HEAD", record.path)
     if head.status in {404, 410}:
         if record.deleted is Step.NOT_ASKED and record.created is Step.DONE:
             return [f"{record.path}: is gone ({head.status}), and nobody deleted it"]
@@ -52,7 +52,7 @@ def _read(record: Record, wire: Wire, offset: str) -> bytes | str:
     """Read to the tail; gives a sentence where that can't be done."""
     content = b""
     while True:
-        answer = wire.call("GET", f"{record.path}?offset={offset}")
+        answer = wire.ask_stream("GET", f"{record.path}?offset={offset}")
         if answer.status != 200:
             return f"{record.path}: reading from {offset} gave {answer.status} {answer.body!r}"
         content += stored(record.kind, answer.body)

@@ -6,7 +6,6 @@ cut. A copy of the file would take its time, and hold blocks of several moments.
 """
 
 import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Final
 
-_MKFS: Final = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-"""Not everybody looks where the tools of an administrator are."""
+from tests.support.capabilities import MKFS
+
 _SHUTDOWN: Final = 0x8004587D
 _WITHOUT_FLUSHING: Final = struct.pack("I", 2)
 
@@ -30,7 +29,7 @@ class DiskImage:
         self.place.mkdir()
         with self._image.open("wb") as file:
             file.truncate(size)
-        _run(_MKFS or "mkfs.ext4", "-q", "-F", "-b", "4096", str(self._image))
+        _run(MKFS or "mkfs.ext4", "-q", "-F", "-b", "4096", str(self._image))
         self._mount()
 
     def _mount(self) -> None:

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from tests.crash.wire import JSON
+from tests.support.wire import JSON
 
 _MESSAGE: Final = re.compile(rb'(?:\{"w":")?([a-z0-9-]+)(?:","n":|:)(\d+)[,:]')
 SEPARATOR: Final = b",\n"

@@ -17,8 +17,11 @@ from headwater.storage.disk.faults import KILL_POINTS
 from tests.crash.actors import Client, Gate, start_clients
 from tests.crash.checking import check
 from tests.crash.ledger import Ledger
-from tests.crash.process import BUSY, DiskServer
-from tests.crash.wire import Lost
+from tests.crash.options import BUSY
+from tests.support.server import ServerProcess
+from tests.support.wire import Lost
+
+pytestmark = pytest.mark.kills
 
 KILLS: Final = int(os.environ.get("HEADWATER_CRASH_KILLS", "20"))
 SEED: Final = os.environ.get("HEADWATER_CRASH_SEED") or str(time.time_ns())
@@ -78,11 +81,11 @@ class Run:
         """Make the streams that all share, and let the clients start."""
         self.clients = start_clients(self.gate, self.ledger, SEED, self.server.port)
 
-    def start(self, armed: str = "") -> DiskServer:
+    def start(self, armed: str = "") -> ServerProcess:
         """Start a server that must come up, unless it is told to die on the way."""
-        server = DiskServer(self.folder, *BUSY, armed=armed)
-        if not server.port:
-            code = server.wait()
+        server = ServerProcess(*BUSY, store=self.folder, armed=armed).launch()
+        if not server.listens():
+            code = server.exit_code()
             assert code == -9, f"the server did not start (seed {SEED}):\n{server.log()}"
             assert armed, server.log()
         return server
@@ -100,10 +103,10 @@ class Run:
         assert code == -9, f"the server died by itself (seed {SEED}, {kill}):\n{self.server.log()}"
         if kill.in_recovery:
             self.server = self.start(f"{kill.point}:1")
-            assert not self.server.port, f"{kill.point} was not reached (seed {SEED})"
+            assert not self.server.listens(), f"{kill.point} was not reached (seed {SEED})"
             self.reached.add(kill.point)
         elif not kill.point and self.random.random() < 0.5:
-            server = DiskServer(self.folder, *BUSY, wait=False)
+            server = ServerProcess(*BUSY, store=self.folder).launch()
             server.dies_within(self.random.uniform(0.1, 0.6))
             assert server.kill() == -9, f"no start (seed {SEED}):\n{server.log()}"
 
@@ -114,13 +117,15 @@ class Run:
             self.server = self.start(self.armed)
             try:
                 wrong = (
-                    check(self.ledger, self.server.port, self.random) if self.server.port else []
+                    check(self.ledger, self.server.port, self.random)
+                    if self.server.listens()
+                    else []
                 )
             except Lost:
                 wrong = []
             else:
                 assert not wrong, f"seed {SEED}, next {kill}:\n" + "\n".join(wrong[:20])
-                if self.server.port:
+                if self.server.listens():
                     return
             # A checkpoint of what was recovered has reached the point already.
             assert self.armed, f"the server died by itself (seed {SEED}):\n{self.server.log()}"
@@ -131,7 +136,7 @@ class Run:
     def end(self) -> None:
         self.gate.end()
         for client in self.clients:
-            client.join(30)
+            client.join(60)
         self.server.kill()
 
 

@@ -23,7 +23,10 @@ from tests.crash.actors import Client, Gate, start_clients
 from tests.crash.checking import check
 from tests.crash.disk_image import DiskImage, disk_image
 from tests.crash.ledger import Ledger
-from tests.crash.process import BUSY, DiskServer
+from tests.crash.options import BUSY
+from tests.support.server import ServerProcess
+
+pytestmark = [pytest.mark.kills, pytest.mark.needs_root]
 
 CUTS: Final = int(os.environ.get("HEADWATER_POWER_CUTS", "6"))
 SEED: Final = os.environ.get("HEADWATER_CRASH_SEED") or str(time.time_ns())
@@ -44,9 +47,9 @@ class Run:
         self.clients: list[Client] = []
         self.server = self.start()
 
-    def start(self) -> DiskServer:
-        server = DiskServer(self.disk.place / "data", *BUSY)
-        assert server.port, f"the server did not start (seed {SEED}):\n{server.log()}"
+    def start(self) -> ServerProcess:
+        server = ServerProcess(*BUSY, store=self.disk.place / "data").launch()
+        assert server.listens(), f"the server did not start (seed {SEED}):\n{server.log()}"
         return server
 
     def begin(self) -> None:
@@ -57,11 +60,11 @@ class Run:
         """Let the clients work until the power goes; the server is left dead."""
         self.gate.open(self.server.port)
         time.sleep(self.random.uniform(0.3, 2.0))
-        measured = figures(self.server.folder).metrics
+        measured = figures(self.disk.place / "data").metrics
         self.saved.update({name: measured[name] for name in ("checkpoints", "compactions")})
         # It must not tell anybody of the errors that it gets once its disk is gone.
-        self.server.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.server.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self.server.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.server.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.disk.cut_power()
         code = self.server.kill()
         self.gate.shut()
@@ -77,7 +80,7 @@ class Run:
     def end(self) -> None:
         self.gate.end()
         for client in self.clients:
-            client.join(30)
+            client.join(60)
         self.server.kill()
 
 

@@ -7,10 +7,13 @@ import time
 from pathlib import Path
 from random import Random
 
+import pytest
 from deltalake import DeltaTable
 
 from demo.feeding import RUNS, run_events, shop_changes
 from tests.spark.patience import PATIENCE
+
+pytestmark = pytest.mark.starts_spark
 
 ROOT = Path(__file__).parents[2]
 

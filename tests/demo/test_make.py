@@ -32,7 +32,7 @@ def test_an_environment_that_can_not_be_made_is_told_and_not_left(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 2

@@ -93,7 +93,7 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
 
 
 def _wait_until(check: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not check():
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -16,8 +16,8 @@ from typing import Final
 import pytest
 
 from tests.fuzz.requests import BYTES_PATH, JSON_PATH, Maker
-from tests.server.process import ServerProcess
-from tests.server.wire import Wire, eventually
+from tests.support.server import ServerProcess
+from tests.support.wire import Wire, eventually
 
 COUNT: Final = int(os.environ.get("HEADWATER_FUZZ_REQUESTS", "200000"))
 SEED: Final = int(os.environ.get("HEADWATER_FUZZ_SEED", "20241009"))
@@ -74,7 +74,7 @@ class Flood:
             self.statuses[int(status)] = self.statuses.get(int(status), 0) + 1
 
     def _open(self) -> None:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         self._selector.register(sock, selectors.EVENT_READ)
         self._answers[sock] = b""
         batch = [self.maker.framed() for _ in range(BATCH - 1)] + [self.maker.unframed()]
@@ -88,7 +88,7 @@ class Flood:
 def server() -> Iterator[ServerProcess]:
     timeouts = ("--header-timeout", "2", "--body-timeout", "2", "--idle-timeout", "2")
     # Streams get longer all along: a cache that is small is full after the first flood.
-    process = ServerProcess(*timeouts, "--read-cache-bytes", str(1024 * 1024))
+    process = ServerProcess(*timeouts, "--read-cache-bytes", str(1024 * 1024)).start()
     yield process
     process.kill()
 

@@ -1,7 +1,6 @@
 """The public clients work with the server unchanged."""
 
 import json
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,10 @@ from typing import Any
 import durable_streams
 import pytest
 
+from tests.support.node import NODE
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.starts_engine
 
 
 @pytest.fixture
@@ -21,11 +23,9 @@ def server() -> Iterator[ServerProcess]:
 
 
 def test_the_typescript_client_creates_appends_reads_and_follows(server: ServerProcess) -> None:
-    node = shutil.which("node")
-    assert node, "this test needs Node.js"
     script = Path(__file__).with_name("official_client.mjs")
     result = subprocess.run(
-        [node, str(script), server.url], capture_output=True, text=True, timeout=60, check=False
+        [NODE, str(script), server.url], capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 0, result.stderr
     saw = json.loads(result.stdout)
@@ -59,7 +59,7 @@ def test_the_python_client_creates_appends_reads_and_follows(
         follower = threading.Thread(target=follow, daemon=True)
         follower.start()
         handle.append({"n": 3, "last": True})
-        follower.join(timeout=20)
+        follower.join(timeout=60)
         assert not follower.is_alive()
         assert seen == [{"n": 1}, {"n": 2}, {"n": 3, "last": True}]
         assert handle.head().content_type == "application/json"

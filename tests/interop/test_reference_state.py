@@ -1,7 +1,6 @@
 """The reference state package reads what we write, and we read what it writes."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,10 @@ from headwater.state import (
     define_stream_state,
     encode_events,
 )
+from tests.support.node import NODE
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.starts_engine
 
 USERS = collection(dict, type="user", key="id")
 STATE = define_stream_state({"users": USERS})
@@ -32,10 +34,8 @@ def client() -> Iterator[Client]:
 
 
 def node(script: str, *arguments: str) -> Any:
-    program = shutil.which("node")
-    assert program, "this test needs Node.js"
     result = subprocess.run(
-        [program, str(Path(__file__).with_name(script)), *arguments],
+        [NODE, str(Path(__file__).with_name(script)), *arguments],
         capture_output=True,
         text=True,
         timeout=60,

@@ -10,7 +10,7 @@ from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=120)
 TRIES = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=3)
 
 
@@ -90,7 +90,7 @@ class Endless:
     @workflow.run
     async def run(self) -> None:
         await workflow.execute_activity(
-            endless, start_to_close_timeout=SOON, heartbeat_timeout=timedelta(seconds=5)
+            endless, start_to_close_timeout=SOON, heartbeat_timeout=timedelta(seconds=60)
         )
 
 

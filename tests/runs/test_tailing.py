@@ -50,7 +50,7 @@ def guarded(token: str) -> Iterator[str]:
     finally:
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def test_credentials_go_with_every_connection() -> None:

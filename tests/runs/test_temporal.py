@@ -55,7 +55,7 @@ class Recorded:
 
     async def reaches(self, handle: WorkflowHandle[Any, Any], event_type: str) -> None:
         """Wait until an event is in the log."""
-        for _ in range(1000):
+        for _ in range(6000):
             if event_type in {each.event_type for each in await self.log(handle)}:
                 return
             await asyncio.sleep(0.02)
@@ -84,7 +84,7 @@ async def recorded(address: str, store: RunStore) -> AsyncIterator[Recorded]:
 def run(address: str, scenario: Scenario, store: RunStore | None = None) -> None:
     async def main() -> None:
         async with recorded(address, store or MemoryRunStore()) as there:
-            await asyncio.wait_for(scenario(there), 60)
+            await asyncio.wait_for(scenario(there), 300)
 
     asyncio.run(main())
 

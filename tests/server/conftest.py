@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from tests.server.process import ServerProcess
-from tests.server.wire import Wire
+from tests.support.server import ServerProcess
+from tests.support.wire import Wire
 
 Serve = Callable[..., ServerProcess]
 
@@ -17,7 +17,7 @@ _number: Final = itertools.count()
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
     """The server that tests share when they need no options."""
-    process = ServerProcess()
+    process = ServerProcess().start()
     yield process
     code = process.stop()
     assert code == 0, process.log()
@@ -30,13 +30,13 @@ def serve() -> Iterator[Serve]:
     started: list[ServerProcess] = []
 
     def start(*options: str) -> ServerProcess:
-        started.append(ServerProcess(*options))
+        started.append(ServerProcess(*options).start())
         return started[-1]
 
     yield start
     for process in started:
         try:
-            if process.process.poll() is None:
+            if process.is_running:
                 assert process.stop() == 0, process.log()
             assert "Traceback" not in process.log()
         finally:

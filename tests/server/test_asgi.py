@@ -18,7 +18,7 @@ from tests.support.asgi import AsgiProcess
 @pytest.fixture(scope="module")
 def connection() -> Iterator[http.client.HTTPConnection]:
     with AsgiProcess("tests.support.asgi_apps:mounted") as server:
-        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
         yield connection
         connection.close()
 

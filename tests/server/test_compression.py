@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from tests.server.conftest import Serve
-from tests.server.wire import Wire
+from tests.support.wire import Wire
 
 TEXT = {"Content-Type": "text/plain"}
 S = "/v1/stream/s"

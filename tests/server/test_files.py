@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.server.conftest import Serve
-from tests.server.process import ServerProcess
-from tests.server.wire import Wire, build, eventually
+from tests.support.barrier import barrier
+from tests.support.server import ServerProcess
+from tests.support.wire import Wire, build, eventually
 
 BINARY = {"Content-Type": "application/octet-stream"}
 JSON = {"Content-Type": "application/json"}
@@ -73,10 +74,6 @@ def _read_through(server: ServerProcess) -> list[int]:
             offset = answer.headers["stream-next-offset"]
 
 
-def _files(server: ServerProcess) -> int:
-    return sum(1 for _ in Path(f"/proc/{server.process.pid}/fd").iterdir())
-
-
 def test_many_readers_that_stand_still_cost_no_memory_and_are_dropped(saved: Saved) -> None:
     server = saved("--write-timeout", "2")
     before = server.rss()
@@ -115,7 +112,7 @@ def test_requests_behind_a_full_transport_wait_for_it(
     with Wire(server.port, receive_buffer=4096) as wire:
         wire.send(build("GET", "/v1/stream/memory") + 8 * build("GET", S))
         assert wire.answer_head()[0] == 200
-        time.sleep(1)
+        barrier(server.port, rounds=50)
         assert server.rss() - before < 30 * MIB  # of the 102 that were asked for
         assert wire.file.read(6 * MIB) == BODY[: 6 * MIB]
         for _ in range(8):
@@ -128,7 +125,7 @@ def test_what_is_copied_comes_in_small_answers(saved: Saved) -> None:
     with Wire(server.port, receive_buffer=4096) as wire:
         wire.send(64 * build("GET", S))
         assert wire.answer_head()[0] == 200
-        time.sleep(1)
+        barrier(server.port, rounds=50)
         assert server.rss() - before < 15 * MIB  # of 64
     assert max(_read_through(server)) <= MIB
 
@@ -137,10 +134,10 @@ def test_an_idle_connection_has_one_descriptor(saved: Saved) -> None:
     server = saved()
     with Wire(server.port) as wire:
         assert wire.ask("GET", "/healthz").status == 200
-        before = _files(server)
+        before = server.open_files()
         assert wire.ask("GET", S).body == BODY
         assert wire.ask("GET", "/healthz").status == 200
-        assert _files(server) <= before + 1  # the segment
+        assert server.open_files() <= before + 1  # the segment
 
 
 def test_messages_are_cut_where_they_end_whatever_lies_in_files(saved: Saved) -> None:
@@ -199,12 +196,12 @@ def test_readers_that_go_away_leave_nothing_open(saved: Saved) -> None:
     with Wire(server.port) as wire:
         assert wire.ask("GET", S).body == BODY
     eventually(lambda: server.connections() == 0, what="closing")
-    before = _files(server)
+    before = server.open_files()
     for _ in range(20):
         with Wire(server.port, receive_buffer=4096) as wire:
             wire.send(build("GET", S))
             assert wire.answer_head()[0] == 200
-    eventually(lambda: _files(server) < before + 5, what="closing")
+    eventually(lambda: server.open_files() < before + 5, what="closing")
 
 
 def test_a_file_that_is_cut_short_ends_the_answer_and_nothing_else(

@@ -5,8 +5,9 @@ import time
 import pytest
 
 from tests.server.conftest import Serve
-from tests.server.process import ServerProcess
-from tests.server.wire import Wire, build
+from tests.support.barrier import barrier
+from tests.support.server import ServerProcess
+from tests.support.wire import Wire, build
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -58,7 +59,6 @@ class TestConnections:
         wire.end_sending()
         assert wire.answer().status == 201
         assert wire.answer().body == b"hello"
-        wire.sock.settimeout(3)
         assert wire.closed_by_server()
 
     def test_a_half_closed_client_that_waits_gets_its_answer_and_the_end(
@@ -67,11 +67,10 @@ class TestConnections:
         wire.ask("PUT", path, TEXT)
         wire.send(build("GET", f"{path}?offset=-1&live=long-poll"))
         wire.end_sending()
-        time.sleep(0.1)
+        barrier(server.port)
         with Wire(server.port) as other:
             other.ask("POST", path, TEXT, b"woken")
         assert wire.answer().body == b"woken"
-        wire.sock.settimeout(3)
         assert wire.closed_by_server()
 
     def test_a_client_that_vanishes_hinders_nobody(
@@ -86,7 +85,7 @@ class TestConnections:
         ):
             with Wire(server.port) as other:
                 other.send(request)
-                time.sleep(0.02)
+                barrier(server.port)
         assert wire.ask("POST", path, JSON, b"1").status == 204
 
     def test_an_upgrade_is_not_taken_but_the_request_is_answered(
@@ -146,7 +145,7 @@ class TestPipelining:
             + build("POST", path, JSON, b"2")
             + build("GET", path)
         )
-        time.sleep(0.2)
+        barrier(server.port)
         with Wire(server.port) as other:
             assert other.ask("GET", path).json() == []
             other.ask("POST", path, JSON, b"1")
@@ -160,7 +159,7 @@ class TestPipelining:
         wire.ask("PUT", path, JSON)
         count = 1500
         wire.send(build("GET", f"{path}?offset=-1&live=long-poll") + build("HEAD", path) * count)
-        time.sleep(0.3)
+        barrier(server.port)
         with Wire(server.port) as other:
             other.ask("POST", path, JSON, b"1")
         assert wire.answer().json() == [1]
@@ -171,7 +170,6 @@ class TestPipelining:
     def test_a_long_pipeline_is_not_taken_for_large_headers(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         count = 4000
-        wire.sock.settimeout(30)
         # Sent in pieces that end inside a head, as a full receive buffer does.
         batch = build("HEAD", path, {"X-Padding": "x" * 40}) * count
         pieces = [batch[at : at + 60_011] for at in range(0, len(batch), 60_011)]
@@ -210,7 +208,7 @@ class TestPipelining:
             + build("POST", path, JSON, b"2")
             + b"NONSENSE\r\n\r\n"
         )
-        time.sleep(0.2)
+        barrier(server.port)
         with Wire(server.port) as other:
             other.ask("POST", path, JSON, b"1")
             assert wire.answer().json() == [1]
@@ -220,12 +218,12 @@ class TestPipelining:
         assert not rest or rest.startswith(b"HTTP/1.1 400 ")
 
     def test_a_reader_that_lags_behind_its_pipeline_gets_everything(
-        self, wire: Wire, path: str
+        self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         body = b"x" * 200_000
         wire.ask("PUT", path, TEXT, body)
         wire.send(build("GET", path) * 40)
-        time.sleep(0.5)
+        barrier(server.port, rounds=40)
         for _ in range(40):
             assert wire.answer().body == body
 
@@ -255,13 +253,15 @@ class TestRequests:
         wire.send(build("POST", path, TEXT | {"Expect": "a miracle"}, b"hello"))
         wire.answer().problem(417, "expectation-failed")
 
-    def test_a_chunked_body_is_put_together(self, wire: Wire, path: str) -> None:
+    def test_a_chunked_body_is_put_together(
+        self, server: ServerProcess, wire: Wire, path: str
+    ) -> None:
         wire.ask("PUT", path, TEXT)
         head = build("POST", path, TEXT | {"Transfer-Encoding": "chunked"})
         wire.send(head.replace(b"Content-Length: 0\r\n", b""))
         for piece in (b"5\r\nhel", b"lo\r\n1;ext=1\r\n \r\n5\r", b"\nworld\r\n0\r\n", b"\r\n"):
             wire.send(piece)
-            time.sleep(0.02)
+            barrier(server.port)
         assert wire.answer().status == 204
         assert wire.ask("GET", path).body == b"hello world"
 
@@ -306,7 +306,7 @@ class TestRequests:
                 wire.send(whole)
                 assert wire.answer().status == 204
             other.send(whole[:-1])
-            time.sleep(0.1)
+            barrier(server.port)
             wire.send(whole)
             wire.answer().problem(429, "too-much-buffered")
 

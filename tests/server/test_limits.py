@@ -1,5 +1,6 @@
 """Limits and timeouts: what is too large, too slow or too much is refused, and costs little."""
 
+import select
 import time
 from dataclasses import fields
 
@@ -8,8 +9,9 @@ import pytest
 from headwater.errors import SettingsError
 from headwater.server.settings import Settings
 from tests.server.conftest import Serve
-from tests.server.process import ServerProcess
-from tests.server.wire import Wire, build, eventually
+from tests.support.barrier import barrier
+from tests.support.server import ServerProcess
+from tests.support.wire import Wire, build, eventually
 
 TEXT = {"Content-Type": "text/plain"}
 MIB = 1024 * 1024
@@ -71,7 +73,7 @@ class TestBodies:
                 wire.send(b"2\r\nxy\r\n" * 5000)
             wire.send(b"2\r\nxy\r\n")
             eventually(lambda: server.rss() - before > MIB, what="the arrival of the body")
-            time.sleep(0.5)
+            barrier(server.port, rounds=20)
             assert server.rss() - before < 12 * MIB
             wire.send(b"0\r\n\r\n")
             assert wire.answer().status == 204
@@ -108,11 +110,13 @@ class TestHeads:
         wire.send(build("GET", "/v1/stream/" + "x" * 40_000))
         wire.answer().problem(431, "headers-too-large")
 
-    def test_a_head_that_never_ends_is_refused_at_the_limit(self, wire: Wire) -> None:
+    def test_a_head_that_never_ends_is_refused_at_the_limit(
+        self, server: ServerProcess, wire: Wire
+    ) -> None:
         wire.send(b"GET / HTTP/1.1\r\n")
         for _ in range(40):
             wire.send(b"X-Large: " + b"x" * 1000 + b"\r\n")
-            time.sleep(0.001)
+            barrier(server.port, rounds=1)
         wire.answer().problem(431, "headers-too-large")
 
     @pytest.mark.parametrize("before", [b"GET /", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nX: "])
@@ -132,7 +136,9 @@ class TestHeads:
         wire.answer().problem(431, "headers-too-large")
         assert wire.closed_by_server()
 
-    def test_a_head_just_below_the_limit_is_taken(self, wire: Wire, path: str) -> None:
+    def test_a_head_just_below_the_limit_is_taken(
+        self, server: ServerProcess, wire: Wire, path: str
+    ) -> None:
         for headers in ({"X-Large": "x" * 32_500}, {f"X-{n}": "x" * 50 for n in range(550)}):
             request = build("GET", path, headers)
             assert len(request) < 32_768
@@ -140,11 +146,11 @@ class TestHeads:
             assert wire.answer().status == 404
             for at in range(0, len(request), 5000):
                 wire.send(request[at : at + 5000])
-                time.sleep(0.002)
+                barrier(server.port, rounds=1)
             assert wire.answer().status == 404
 
     def test_trailers_are_limited_like_headers(self, serve: Serve) -> None:
-        server = serve("--body-timeout", "3")
+        server = serve("--body-timeout", "3600")
         with Wire(server.port) as wire:
             wire.ask("PUT", S, TEXT)
             before = server.rss()
@@ -154,7 +160,7 @@ class TestHeads:
                     wire.send(b"X-%d: " % number + b"x" * 30_000 + b"\r\n")
             except OSError:
                 pass  # refused and closed: what should happen
-            time.sleep(0.2)
+            barrier(server.port, rounds=20)
             assert server.rss() - before < 8 * MIB
 
     def test_long_targets_and_values_are_not_kept(self, serve: Serve) -> None:
@@ -185,8 +191,7 @@ class TestTimeouts:
         server = serve("--header-timeout", "0.5")
         with Wire(server.port) as wire:
             wire.send(b"GET / HTTP/1.1\r\n")
-            for _ in range(3):
-                time.sleep(0.15)
+            while not select.select([wire.sock], [], [], 0.1)[0]:  # it would go on for ever
                 wire.send(b"X: y\r\n")
             answer = wire.answer()
             answer.problem(408, "request-timeout")
@@ -218,7 +223,7 @@ class TestTimeouts:
         server = serve("--header-timeout", "0.5", "--body-timeout", "0.5")
         with Wire(server.port) as wire:
             assert wire.ask("GET", "/healthz").status == 200
-            time.sleep(1)
+            time.sleep(1)  # longer than a request may take: a connection without one may wait
             assert wire.ask("GET", "/healthz").status == 200
 
 
@@ -252,7 +257,7 @@ class TestOverload:
             first.ask("PUT", S, TEXT)
             body = b"x" * 80_000
             first.send(build("POST", S, TEXT, body)[:-1])
-            time.sleep(0.1)
+            barrier(server.port)
             second.send(build("POST", S, TEXT, body))
             answer = second.answer()
             answer.problem(429, "too-much-buffered")
@@ -268,7 +273,7 @@ class TestOverload:
             first.ask("PUT", S, TEXT)
             for wire in (first, second):
                 wire.send(chunked(S) + b"ea60\r\n" + b"x" * 60_000)
-                time.sleep(0.1)
+                barrier(server.port)
             second.answer().problem(429, "too-much-buffered")
             first.send(b"\r\n0\r\n\r\n")
             assert first.answer().status == 204
@@ -299,10 +304,20 @@ def test_expired_streams_are_removed_without_being_touched(serve: Serve) -> None
         wire.ask("HEAD", S)
 
 
-def test_reading_keeps_a_sliding_ttl_alive(server: ServerProcess, wire: Wire, path: str) -> None:
-    wire.ask("PUT", path, TEXT | {"Stream-TTL": "1"}, b"hello")
-    for _ in range(8):
-        time.sleep(0.25)
-        assert wire.ask("GET", path).body == b"hello"
-    time.sleep(1.3)
+def test_reading_keeps_a_sliding_ttl_alive(wire: Wire, path: str) -> None:
+    def kept_alive() -> bool:
+        """Read for longer than the TTL; False where a busy machine paused for as long as that."""
+        asked = began = time.monotonic()
+        wire.ask("PUT", path, TEXT | {"Stream-TTL": "1"}, b"hello")
+        while asked < began + 1.5:
+            time.sleep(0.1)
+            answer = wire.ask("GET", path)
+            before, asked = asked, time.monotonic()
+            if asked - before >= 1:
+                return False
+            assert answer.body == b"hello"
+        return True
+
+    eventually(kept_alive, what="reading for a second without a pause")
+    time.sleep(1.1)
     assert wire.ask("HEAD", path).status == 404

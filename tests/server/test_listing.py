@@ -1,15 +1,14 @@
 """The listing of streams, their split points, and what changed."""
 
 import json
-import threading
-import time
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from tests.server.conftest import Serve
-from tests.server.wire import Wire
+from tests.support.barrier import barrier
+from tests.support.wire import Wire, build
 
 JSON = {"Content-Type": "application/json"}
 DS = "/v1/stream/__ds"
@@ -141,33 +140,25 @@ class TestChanges:
         assert (told["streams"], told["gone"]) == ([], [f"{room}/b"])
 
     def test_a_waiting_request_is_answered_at_once(self, serve: Serve) -> None:
-        server = serve()
+        server = serve("--long-poll-timeout", "3600")
         with Wire(server.port) as wire, Wire(server.port) as other:
             put(wire, "s")
             cursor = wire.ask("GET", f"{DS}/changes?glob=s&glob=t").json()["cursor"]
-
-            def append() -> None:
-                time.sleep(0.2)
-                other.ask("PUT", "/v1/stream/unrelated", JSON)
-                other.ask("PUT", "/v1/stream/t", JSON)
-
-            thread = threading.Thread(target=append)
-            thread.start()
-            began = time.monotonic()
-            told = wire.ask("GET", f"{DS}/changes?glob=s&glob=t&after={cursor}").json()
-            thread.join()
-        assert paths(told) == ["t"]
-        assert time.monotonic() - began < 5
+            wire.send(build("GET", f"{DS}/changes?glob=s&glob=t&after={cursor}"))
+            barrier(server.port)
+            put(other, "unrelated")
+            put(other, "t")
+            assert paths(wire.answer().json()) == ["t"]
 
     def test_a_cursor_of_another_run_tells_that_nothing_is_known(self, wire: Wire) -> None:
         for cursor in ("", "abc-3", "nonsense", "1-" + "9" * 40):
             assert wire.ask("GET", f"{DS}/changes?after={cursor}").json()["streams"] is None
 
     def test_a_server_that_stops_answers_whoever_waits(self, serve: Serve) -> None:
-        server = serve()
+        server = serve("--long-poll-timeout", "3600")
         with Wire(server.port) as wire:
             cursor = wire.ask("GET", f"{DS}/changes").json()["cursor"]
-            threading.Timer(0.3, server.stop).start()
-            began = time.monotonic()
-            assert wire.ask("GET", f"{DS}/changes?after={cursor}").json()["streams"] == []
-        assert time.monotonic() - began < 5
+            wire.send(build("GET", f"{DS}/changes?after={cursor}"))
+            barrier(server.port)
+            assert server.stop() == 0
+            assert wire.answer().json()["streams"] == []

@@ -3,7 +3,7 @@
 import json
 
 from tests.server.conftest import Serve
-from tests.server.wire import EventReader, Wire, build
+from tests.support.wire import EventReader, Wire, build
 
 JSON = {"Content-Type": "application/json"}
 SECRET = "hush-hush-4711"

@@ -3,11 +3,14 @@
 import time
 
 from tests.server.conftest import Serve
-from tests.server.process import ServerProcess
-from tests.server.wire import Wire, build
+from tests.support.barrier import barrier
+from tests.support.server import ServerProcess
+from tests.support.wire import Wire, build
 
 JSON = {"Content-Type": "application/json"}
 S = "/v1/stream/s"
+NO_END = ("--long-poll-timeout", "3600")
+"""A long-poll that is not answered for another reason outlives any test."""
 
 
 def poll(path: str, offset: str, more: str = "") -> bytes:
@@ -24,17 +27,16 @@ def test_data_that_is_there_comes_at_once(wire: Wire, path: str) -> None:
     assert "etag" in answer.headers
 
 
-def test_an_append_wakes_everyone_who_waits(server: ServerProcess, path: str) -> None:
+def test_an_append_wakes_everyone_who_waits(serve: Serve, path: str) -> None:
+    server = serve(*NO_END)
     wires = [Wire(server.port) for _ in range(10)]
     tail = wires[0].ask("PUT", path, JSON, b"[1]").headers["stream-next-offset"]
     for wire in wires[1:]:
         wire.send(poll(path, tail))
-    time.sleep(0.1)
-    started = time.monotonic()
+    barrier(server.port)
     wires[0].ask("POST", path, JSON, b"2")
     for wire in wires[1:]:
         assert wire.answer().json() == [2]
-    assert time.monotonic() - started < 2
     for wire in wires:
         wire.close()
 
@@ -42,7 +44,7 @@ def test_an_append_wakes_everyone_who_waits(server: ServerProcess, path: str) ->
 def test_now_waits_for_what_comes(server: ServerProcess, wire: Wire, path: str) -> None:
     wire.ask("PUT", path, JSON, b"[1]")
     wire.send(poll(path, "now"))
-    time.sleep(0.1)
+    barrier(server.port)
     with Wire(server.port) as other:
         other.ask("POST", path, JSON, b"[2, 3]")
     assert wire.answer().json() == [2, 3]
@@ -55,7 +57,7 @@ def test_time_runs_out_with_204(serve: Serve) -> None:
         started = time.monotonic()
         wire.send(poll(S, tail))
         answer = wire.answer()
-        assert 0.3 < time.monotonic() - started < 3
+        assert time.monotonic() - started > 0.3
         assert answer.status == 204
         assert answer.headers["stream-next-offset"] == tail
         assert answer.headers["stream-up-to-date"] == "true"
@@ -80,24 +82,24 @@ def test_the_cursor_never_goes_back(serve: Serve) -> None:
             assert wire.answer().status == 204
 
 
-def test_a_closed_stream_answers_at_once(wire: Wire, path: str) -> None:
-    closed = JSON | {"Stream-Closed": "true"}
-    tail = wire.ask("PUT", path, closed, b"[1]").headers["stream-next-offset"]
-    for offset in (tail, "now"):
-        started = time.monotonic()
-        wire.send(poll(path, offset))
-        answer = wire.answer()
-        assert time.monotonic() - started < 2
-        assert answer.status == 204
-        assert answer.headers["stream-closed"] == "true"
-        assert answer.headers["stream-up-to-date"] == "true"
-        assert answer.headers["stream-next-offset"] == tail
+def test_a_closed_stream_answers_without_waiting(serve: Serve) -> None:
+    server = serve(*NO_END)
+    with Wire(server.port) as wire:
+        closed = JSON | {"Stream-Closed": "true"}
+        tail = wire.ask("PUT", S, closed, b"[1]").headers["stream-next-offset"]
+        for offset in (tail, "now"):
+            wire.send(poll(S, offset))
+            answer = wire.answer()
+            assert answer.status == 204
+            assert answer.headers["stream-closed"] == "true"
+            assert answer.headers["stream-up-to-date"] == "true"
+            assert answer.headers["stream-next-offset"] == tail
 
 
 def test_closing_wakes_who_waits(server: ServerProcess, wire: Wire, path: str) -> None:
     wire.ask("PUT", path, JSON)
     wire.send(poll(path, "-1"))
-    time.sleep(0.1)
+    barrier(server.port)
     with Wire(server.port) as other:
         other.ask("POST", path, {"Stream-Closed": "true"})
     answer = wire.answer()
@@ -107,7 +109,7 @@ def test_closing_wakes_who_waits(server: ServerProcess, wire: Wire, path: str) -
 def test_deleting_wakes_who_waits_with_404(server: ServerProcess, wire: Wire, path: str) -> None:
     wire.ask("PUT", path, JSON)
     wire.send(poll(path, "-1"))
-    time.sleep(0.1)
+    barrier(server.port)
     with Wire(server.port) as other:
         other.ask("DELETE", path)
     wire.answer().problem(404, "stream-not-found")
@@ -125,8 +127,9 @@ def test_expiry_wakes_who_waits_with_404(serve: Serve) -> None:
 def test_waiting_keeps_a_sliding_ttl_alive(serve: Serve) -> None:
     server = serve("--reap-interval", "0.1", "--long-poll-timeout", "2.5")
     with Wire(server.port) as wire:
-        wire.ask("PUT", S, JSON | {"Stream-TTL": "1"})
-        wire.send(poll(S, "-1"))
+        # In one piece, so that the stream can't expire between the two.
+        wire.send(build("PUT", S, JSON | {"Stream-TTL": "1"}) + poll(S, "-1"))
+        assert wire.answer().status == 201
         assert wire.answer().status == 204
 
 
@@ -138,6 +141,6 @@ def test_a_fork_is_not_woken_by_its_source(serve: Serve) -> None:
         wire.send(poll(f"{S}/f", "-1"))
         assert wire.answer().json() == [1]
         wire.send(poll(f"{S}/f", "now"))
-        time.sleep(0.1)
+        barrier(server.port)
         other.ask("POST", S, JSON, b"2")
         assert wire.answer().status == 204

@@ -4,20 +4,20 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.process import DiskServer
+from tests.support.server import ServerProcess
 
 
 def limit_files(soft: int, hard: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def soft_limit(server: DiskServer) -> int:
-    return resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[0]
+def soft_limit(server: ServerProcess) -> int:
+    return resource.prlimit(server.pid, resource.RLIMIT_NOFILE)[0]
 
 
 def test_the_limit_is_raised_to_what_the_connections_need(tmp_path: Path) -> None:
     options = ("--max-connections", "1000")
-    server = DiskServer(tmp_path / "data", *options, limit=limit_files(256, 4096))
+    server = ServerProcess(*options, store=tmp_path / "data", limit=limit_files(256, 4096)).start()
     try:
         assert 1000 < soft_limit(server) < 4096
         assert "open files" not in server.log()
@@ -26,7 +26,7 @@ def test_the_limit_is_raised_to_what_the_connections_need(tmp_path: Path) -> Non
 
 
 def test_a_limit_that_can_not_be_raised_enough_is_told(tmp_path: Path) -> None:
-    server = DiskServer(tmp_path / "data", limit=limit_files(256, 512))
+    server = ServerProcess(store=tmp_path / "data", limit=limit_files(256, 512)).start()
     try:
         assert soft_limit(server) == 512
         assert "open files are limited to 512" in server.log()
@@ -36,7 +36,7 @@ def test_a_limit_that_can_not_be_raised_enough_is_told(tmp_path: Path) -> None:
 
 def test_a_limit_that_is_high_enough_stays_as_it_is(tmp_path: Path) -> None:
     options = ("--max-connections", "100")
-    server = DiskServer(tmp_path / "data", *options, limit=limit_files(2048, 4096))
+    server = ServerProcess(*options, store=tmp_path / "data", limit=limit_files(2048, 4096)).start()
     try:
         assert soft_limit(server) == 2048
     finally:

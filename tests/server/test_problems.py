@@ -5,8 +5,8 @@ from http.client import HTTPConnection
 import pytest
 
 from tests.server.conftest import Serve
-from tests.server.process import ServerProcess
-from tests.server.wire import Answer, EventReader, Headers, Wire, build
+from tests.support.server import ServerProcess
+from tests.support.wire import Answer, EventReader, Headers, Wire, build
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -324,7 +324,7 @@ class TestHealth:
     def test_an_ordinary_client_understands_the_server(
         self, server: ServerProcess, path: str
     ) -> None:
-        client = HTTPConnection("127.0.0.1", server.port, timeout=10)
+        client = HTTPConnection("127.0.0.1", server.port, timeout=60)
         try:
             client.request("PUT", path, body=b"hello", headers=TEXT)
             with client.getresponse() as response:

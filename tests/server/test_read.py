@@ -3,8 +3,8 @@
 import pytest
 
 from tests.server.conftest import Serve
-from tests.server.process import ServerProcess
-from tests.server.wire import Wire, build
+from tests.support.server import ServerProcess
+from tests.support.wire import Wire, build
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}

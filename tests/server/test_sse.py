@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Serve
-from tests.server.process import ServerProcess
-from tests.server.wire import EventReader, Wire
+from tests.support.server import ServerProcess
+from tests.support.wire import EventReader, Wire
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}

@@ -9,7 +9,7 @@ from typing import Final
 from headwater.spark import session
 from headwater.spark.jobs.materialize import materialize
 from tests.spark.conftest import SETTINGS
-from tests.support.spark_classes import FROM_ARCHIVE
+from tests.support.java import FROM_ARCHIVE
 
 EXECUTORS: Final = {
     "spark.executor.memory": "512m",

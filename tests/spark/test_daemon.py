@@ -3,10 +3,13 @@
 import subprocess
 import sys
 
+import pytest
 from pyspark.sql import SparkSession
 
 import headwater.spark_daemon
 from tests.spark.patience import PATIENCE
+
+pytestmark = pytest.mark.starts_spark
 
 PROGRAM = """
 import os, socket, sys

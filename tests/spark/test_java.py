@@ -6,10 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from headwater.client import Client
 from headwater.spark.java import LEAST_JAVA, java_version
 from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.starts_spark
 
 PROGRAM = """
 import sys

@@ -29,6 +29,8 @@ from tests.spark.drivers import ATTEMPTS, EXECUTOR, KILLS, WORKER, below, driver
 from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
+pytestmark = [pytest.mark.starts_spark, pytest.mark.kills]
+
 ROWS: Final = 800
 """So many are added for each driver that is to be killed."""
 KEYS: Final = 100

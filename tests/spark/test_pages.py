@@ -14,6 +14,8 @@ from tests.docs.test_pages import blocks
 from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.starts_spark
+
 
 @pytest.mark.parametrize(
     ("page", "outputs"),

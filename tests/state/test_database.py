@@ -79,7 +79,7 @@ def append(stream: Stream, *events: StateEvent) -> str:
 
 
 def until(check: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not check():
         assert time.monotonic() < end
         time.sleep(0.005)

@@ -52,7 +52,7 @@ def write(compact: Stream, source: str, offset: str, values: dict[str, Any]) -> 
 
 
 def shown(db: StreamDB) -> dict[str, Any]:
-    db.preload(timeout=30)
+    db.preload(timeout=60)
     return {key: db["a"].get(key) for key in db["a"]}
 
 
@@ -120,7 +120,7 @@ def test_values_of_a_snapshot_are_checked_as_others_are(
     state = define_stream_state({"numbers": collection(int, type="a")})
     backend = begin_from_snapshot(compact, source, state)
     with StreamDB(source, state, backend=backend) as db:
-        db.preload(timeout=30)
+        db.preload(timeout=60)
         assert list(db.numbers) == ["1"]
         assert [each.key for each in db.quarantined()] == ["2"]
 

@@ -9,7 +9,7 @@ import pytest
 from headwater.errors import StoreNotOpen
 from headwater.protocol.expiry import Expiry
 from headwater.protocol.lifecycle import Append, Create
-from headwater.protocol.refusals import StoreFull
+from headwater.protocol.refusals import StoreFull, StreamNotFound
 from headwater.storage.memory import MemoryStore
 from headwater.storage.store import Store
 from tests.suites.behaviours import runs_behaviours
@@ -49,7 +49,7 @@ class TestLimit:
         expect(StoreFull, outcome)
         assert await head(store) == before
         expect(StoreFull, await store.create("t", Create(BINARY, body=b"y" * 401), T0))
-        assert await store.head("t", T0) != before
+        assert await store.head("t", T0) == StreamNotFound("t")
 
     async def test_the_limit_itself_fits(self, store: MemoryStore) -> None:
         await create(store, content_type=BINARY, body=b"x" * 600)

@@ -248,11 +248,11 @@ class Changing:
     async def test_waiting_ends_when_something_changes(self, store: RunStore) -> None:
         await append(store, started("a"))
         _, mark = await all_changes(store)
-        waiting = asyncio.create_task(store.wait(mark, 20))
+        waiting = asyncio.create_task(store.wait(mark, 600))
         await append(store, started("b"))
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
         seen: list[str] = []
-        for _ in range(100):
+        for _ in range(1200):
             names, mark = await all_changes(store, mark)
             seen += names
             if "b" in seen:
@@ -262,7 +262,7 @@ class Changing:
 
     async def test_waiting_ends_by_itself(self, store: RunStore) -> None:
         _, mark = await all_changes(store)
-        await asyncio.wait_for(store.wait(mark, 0.05), 10)
+        await asyncio.wait_for(store.wait(mark, 0.05), 60)
 
 
 @runs_behaviours

@@ -1,6 +1,7 @@
 """What any cache of snapshots must do: give a fixture named `cache` that is empty and not open."""
 
 import asyncio
+import time
 
 from headwater.runs.caching import CachedSnapshots, SnapshotCache
 from headwater.runs.stores.memory import MemoryRunStore
@@ -35,14 +36,15 @@ class SnapshotCacheSuite:
             await cache.open()
             try:
                 async with MemoryRunStore() as store:
-                    snapshots = CachedSnapshots(store, cache, max_age=0.4)
+                    now = [time.time()]
+                    snapshots = CachedSnapshots(store, cache, max_age=60, clock=lambda: now[0])
                     assert await snapshots.get_snapshot("run-001") is None
                     await append(store, started())
                     first = await snapshots.get_snapshot("run-001")
                     assert first is not None
                     await append(store, *numbered(1))
                     assert await snapshots.get_snapshot("run-001") == first
-                    await asyncio.sleep(0.45)
+                    now[0] += 60
                     later = await snapshots.get_snapshot("run-001")
                     assert later is not None
                     assert later.last_event_seq == 2

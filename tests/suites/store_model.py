@@ -32,6 +32,7 @@ from headwater.protocol.refusals import (
 )
 from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo
 from tests.suites.steps import BINARY, JSON, PLENTY, T0, expect
+from tests.support.effort import examples
 
 PATHS: Final = st.sampled_from(["a", "b", "c", "d", "e"])
 KINDS: Final = st.sampled_from([JSON, BINARY])
@@ -277,7 +278,7 @@ def store_machine(make: Callable[[], Store]) -> type[StoreMachine]:
         factory = staticmethod(make)
 
     Machine.TestCase.settings = settings(
-        max_examples=60,
+        max_examples=examples(20, 200),
         stateful_step_count=40,
         deadline=None,
         database=None,

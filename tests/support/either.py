@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.support.peer import PeerProcess
 from tests.support.server import ServerProcess
 
-SERVERS = ["headwater", "node"]
+SERVERS = ["headwater", pytest.param("node", marks=pytest.mark.starts_engine)]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.servers import free_port
+from tests.support.node import NODE
 
 _SCRIPT = Path(__file__).parents[2] / "bench" / "peer.mjs"
 
@@ -19,7 +20,7 @@ class PeerProcess:
 
     def __enter__(self) -> Self:
         self._process = process = subprocess.Popen(
-            ["node", str(_SCRIPT), "--port", str(self._port)], stdout=subprocess.PIPE, text=True
+            [NODE, str(_SCRIPT), "--port", str(self._port)], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -27,7 +28,7 @@ class PeerProcess:
             process.kill()
             process.wait()
             process.stdout.close()
-            raise RuntimeError("the peer did not start; is it installed? Run: npm install")
+            raise RuntimeError("the peer did not start; is it installed? Run: make test")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,26 +8,20 @@ none, starts without.
 """
 
 import os
-import sys
 import tempfile
-from pathlib import Path
 from typing import Final
 
 from headwater.client import Client
 from headwater.spark import session
+from tests.support.java import CLASS_ARCHIVE, OPTIONS
 from tests.support.server import ServerProcess
-
-ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
-OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off"
-"""Most Sparks of the tests live for seconds, which a thorough compiler would take for itself."""
-FROM_ARCHIVE: Final = f"{OPTIONS} -XX:SharedArchiveFile={ARCHIVE}"
 
 _SETTINGS: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 
 def main() -> None:
-    ARCHIVE.unlink(missing_ok=True)
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{OPTIONS} -XX:ArchiveClassesAtExit={ARCHIVE}"
+    CLASS_ARCHIVE.unlink(missing_ok=True)
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{OPTIONS} -XX:ArchiveClassesAtExit={CLASS_ARCHIVE}"
     with (
         tempfile.TemporaryDirectory() as folder,
         ServerProcess() as server,

@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -31,15 +31,16 @@ _DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 class Progress:
     """A bar on a terminal, a line now and then elsewhere, once it takes more than two seconds."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._label = label
-        self._next = time.monotonic() + NOTICE_SECONDS
+        self._clock = clock
+        self._next = clock() + NOTICE_SECONDS
         self._bar: ProgressBar[int] | None = None
         self._done = 0
 
     def __call__(self, done: int, total: int) -> None:
         """Tell how far it is."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._next and self._bar is None:
             return
         if sys.stderr.isatty():

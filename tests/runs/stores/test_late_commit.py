@@ -63,7 +63,7 @@ async def held_back(
             (new.idempotency_key, new.run_id),
         )
         call = asyncio.create_task(store.append_event(new))
-        for _ in range(500):
+        for _ in range(6000):
             if server.execute(b"SELECT 1 FROM pg_locks WHERE NOT granted"):
                 break
             await asyncio.sleep(0.01)

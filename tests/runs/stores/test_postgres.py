@@ -272,7 +272,7 @@ def test_a_store_is_opened_beside_a_writer_that_takes_its_time(postgres: Postgre
         schema = url.rpartition("schema=")[2]
         with psycopg.connect(postgres.url) as writer:
             writer.execute(f"UPDATE {schema}.runs SET last_seq = last_seq".encode())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await asyncio.gather(*(_open_and_close(url) for _ in range(4)))
 
     asyncio.run(scenario())

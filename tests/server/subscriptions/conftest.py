@@ -15,4 +15,4 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
     store = "memory" if request.param == "memory" else str(tmp_path / "data")
     with ServerProcess("--allow-local-webhooks", "--store", store) as server:
         yield Api(server.url)
-    assert "Traceback" not in "".join(server.log), server.log
+    assert "Traceback" not in server.log(), server.log()

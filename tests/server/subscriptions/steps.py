@@ -33,7 +33,7 @@ class Api:
         self.url = url
 
     def call(self, method: str, path: str, body: object = None, token: str | None = None) -> Reply:
-        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=20)
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=60)
         try:
             headers = {"Content-Type": "application/json"}
             if token is not None:
@@ -116,7 +116,7 @@ class Api:
         return self.call("POST", self.sub(name, "release"), body, wake["token"])
 
 
-def eventually(check: Callable[[], object], seconds: float = 10.0) -> Any:
+def eventually(check: Callable[[], object], seconds: float = 60.0) -> Any:
     """Ask again and again until the answer is truthy."""
     until = time.monotonic() + seconds
     while not (found := check()):
@@ -185,7 +185,7 @@ class Webhook:
         self._server.server_close()
         self._thread.join()
 
-    def wait_for(self, count: int, seconds: float = 10.0) -> Call:
+    def wait_for(self, count: int, seconds: float = 60.0) -> Call:
         """Wait for so many calls; gives the last of them."""
         eventually(lambda: len(self.calls) >= count, seconds)
         return self.calls[count - 1]

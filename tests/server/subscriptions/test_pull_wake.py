@@ -137,7 +137,7 @@ def test_a_lease_that_is_not_extended_ends_and_its_holder_is_fenced(api: Api) ->
     api.pull("s")
     api.append("events/a")
     claimed = api.claim("s").body
-    eventually(lambda: wakes(api) == [1, 2], 3)
+    eventually(lambda: wakes(api) == [1, 2])
     for done in (False, True):
         stale = api.ack("s", claimed, done=done)
         assert (stale.status, stale.code) == (409, "FENCED")

@@ -26,7 +26,7 @@ class Killable:
         self.start()
 
     def start(self) -> Api:
-        self._server = ServerProcess(*self._options).__enter__()
+        self._server = ServerProcess(*self._options).start()
         self.api = Api(self._server.url)
         return self.api
 
@@ -37,7 +37,7 @@ class Killable:
 
     def stop(self) -> None:
         assert self._server.stop() == 0
-        assert "Traceback" not in "".join(self._server.log)
+        assert "Traceback" not in self._server.log()
 
 
 def test_no_wake_is_lost_no_stale_worker_acks_and_retries_keep_their_time(tmp_path: Path) -> None:

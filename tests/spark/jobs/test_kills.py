@@ -23,6 +23,8 @@ from tests.spark.patience import PATIENCE
 from tests.spark.run_logs import messages_of, snapshots
 from tests.support.server import ServerProcess
 
+pytestmark = [pytest.mark.starts_spark, pytest.mark.kills]
+
 ROWS = 5_000 * KILLS
 """So many that each driver is killed amid its appends."""
 

@@ -14,8 +14,10 @@ from tests.docs.test_pages import blocks
 from tests.spark.patience import PATIENCE
 from tests.spark.test_java import make_old_java
 from tests.support.engines.process import free_port
+from tests.support.java import OPTIONS
 from tests.support.server import ServerProcess
-from tests.support.spark_classes import OPTIONS
+
+pytestmark = pytest.mark.starts_spark
 
 PIPELINE: Final = """
 trigger = "available-now"

@@ -18,6 +18,8 @@ from tests.suites.run_steps import as_stored, started, step_completed, step_star
 from tests.support.engines.spark_cluster import connect_server, standalone_cluster
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.starts_spark
+
 STREAM: Final = """
 [source]
 stream = "in/*"

@@ -19,6 +19,8 @@ from tests.docs.test_pages import ROOT, blocks
 from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.starts_spark
+
 PAGE = "docs/pipelines.md"
 
 

@@ -23,6 +23,8 @@ from tests.spark.patience import PATIENCE
 from tests.spark.pipelines.conftest import wait_until
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.starts_spark
+
 ROWS: Final = 300
 
 PIPELINE: Final = """

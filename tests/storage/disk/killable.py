@@ -50,7 +50,7 @@ class KillableStore:
         self._end(0)
 
     def _end(self, code: int) -> None:
-        self._process.join(30)
+        self._process.join(60)
         assert self._process.exitcode == code
         self._process.close()
         self._pipe.close()

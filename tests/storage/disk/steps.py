@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
+from tests.support.patience import until
 
 Given = TypeVar("Given")
 Scenario = Callable[[DiskStore], Awaitable[Given]]
@@ -48,6 +49,21 @@ def crashed(
 
     with_store(folder, then_copy, options)
     return target
+
+
+async def until_at_rest(store: DiskStore) -> None:
+    """Wait until everything is saved, and no compaction or eviction is under way."""
+    saver = store._saver
+    await until(
+        lambda: (
+            not saver._unsaved()
+            and saver._saving is None
+            and saver._preparing is None
+            and not saver._compactor._busy
+            and not saver._evicting
+        ),
+        "the last checkpoint",
+    )
 
 
 def journals(folder: Path) -> list[Path]:

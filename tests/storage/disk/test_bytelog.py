@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from headwater.storage.bytelog import SEAL_AT, ByteLog
+from tests.support.effort import examples
 
 STEPS = st.lists(
     st.one_of(
@@ -15,7 +16,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50, 500), deadline=None)
 @given(st.integers(0, 10**15), STEPS, st.data())
 def test_a_log_is_the_bytes_that_were_appended(
     start: int, steps: list[tuple[str, int]], data: st.DataObject

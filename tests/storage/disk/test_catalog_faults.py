@@ -25,7 +25,7 @@ def test_an_unreadable_page_stops_writing_but_keeps_nobody_waiting(tmp_path: Pat
     async def delete_the_fork(store: DiskStore) -> None:
         other = "other/000400"
         await append(store, other, b"y", TEXT)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             expect(StoreUnwritable, await store.delete("fork", T0))
             expect(StoreUnwritable, await store.delete("other/000401", T0))
             assert await content(store, other) == b"xy"

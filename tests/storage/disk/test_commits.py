@@ -13,6 +13,7 @@ from headwater.storage.disk.commits import Commit, GroupCommit
 from headwater.storage.disk.journal import JournalWriter
 from headwater.storage.disk.journal_reading import Entry, read_journal
 from headwater.storage.disk.metrics import Metrics
+from tests.support.patience import PATIENCE_SECONDS, until
 
 
 class HandSync:
@@ -280,8 +281,9 @@ def test_a_deadline_on_an_append_does_not_take_it_back(tmp_path: Path) -> None:
         async def wait(commit: Commit) -> OSError | None:
             return await commit
 
-        waiting = asyncio.create_task(asyncio.wait_for(wait(bench.add("a")), 0.01))
-        await asyncio.sleep(0.05)
+        append = asyncio.create_task(wait(bench.add("a")))
+        waiting = asyncio.create_task(asyncio.wait_for(append, 0.01))
+        await until(append.cancelling, "the deadline")
         await bench.sync.finish()
         with pytest.raises(TimeoutError):
             await waiting
@@ -373,7 +375,7 @@ def test_what_can_not_be_shown_is_in_doubt_and_nothing_more_is_written(tmp_path:
         await turn()
         assert third.error is bench.commits.failure
         assert bench.written() == ["a", "b", "c"]
-        await asyncio.wait_for(bench.commits.settle(), 5)
+        await asyncio.wait_for(bench.commits.settle(), PATIENCE_SECONDS)
 
     runs(scenario, tmp_path)
 
@@ -389,7 +391,7 @@ def test_a_failure_between_two_batches_leaves_the_last_one_done(tmp_path: Path) 
         assert bench.log == ["publish a", "between", "undo b", "published"]
         assert second.error is bench.commits.failure is not None
         assert bench.written() == ["a"]
-        await asyncio.wait_for(bench.commits.settle(), 5)
+        await asyncio.wait_for(bench.commits.settle(), PATIENCE_SECONDS)
 
     runs(scenario, tmp_path)
 
@@ -456,7 +458,7 @@ def test_settling_waits_for_what_is_under_way_and_what_is_queued(tmp_path: Path)
         await turn()
         assert not settling.done()
         await bench.sync.finish()
-        await asyncio.wait_for(settling, 5)
+        await asyncio.wait_for(settling, PATIENCE_SECONDS)
 
     runs(scenario, tmp_path)
 

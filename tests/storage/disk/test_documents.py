@@ -6,6 +6,7 @@ from pathlib import Path
 
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
+from tests.storage.disk.steps import until_at_rest
 
 OFTEN = DiskOptions(checkpoint_seconds=0.01, journal_bytes=4096)
 
@@ -68,7 +69,7 @@ def test_documents_stay_visible_while_checkpoints_move_them(tmp_path: Path) -> N
                 expected[key] = value
             assert await store.documents("k/") == dict(sorted(expected.items()))
             if number % 20 == 0:
-                await asyncio.sleep(0.02)
+                await until_at_rest(store)
 
     run(tmp_path / "data", scenario, OFTEN)
 
@@ -78,6 +79,6 @@ def test_two_prefixes_that_look_alike_are_told_apart(tmp_path: Path) -> None:
         await store.keep({"link/a/x": b"1", "link/a": b"2", "link/ab/x": b"3", "link/a0": b"4"})
         for _ in range(2):
             assert list(await store.documents("link/a/")) == ["link/a/x"]
-            await asyncio.sleep(0.05)
+            await until_at_rest(store)
 
     run(tmp_path / "data", scenario, OFTEN)

@@ -15,9 +15,9 @@ from typing import Final
 import pytest
 
 from headwater.storage.disk import faults
-from tests.crash.process import DiskServer
-from tests.server.wire import Answer, EventReader, Headers, Wire, build, eventually
 from tests.storage.disk.steps import journals
+from tests.support.server import ServerProcess
+from tests.support.wire import Answer, EventReader, Headers, Wire, build, eventually
 
 TEXT: Final = {"Content-Type": "text/plain"}
 PRODUCER: Final = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
@@ -45,7 +45,7 @@ class Asked:
 class Holding:
     """A server whose syncs can be held, and what is asked of it."""
 
-    def __init__(self, server: DiskServer, file: Path, stack: ExitStack) -> None:
+    def __init__(self, server: ServerProcess, file: Path, stack: ExitStack) -> None:
         self._server = server
         self._file = file
         self._stack = stack
@@ -92,7 +92,7 @@ class Holding:
         return asked
 
     def _is_written(self, body: bytes) -> bool:
-        return any(body in path.read_bytes() for path in journals(self._server.folder))
+        return any(body in path.read_bytes() for path in journals(self._file.with_name("data")))
 
     def look(self, suffix: str = "") -> list[Asked]:
         """Ask for a stream in every way that ends with one answer."""
@@ -117,13 +117,15 @@ class Holding:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DiskServer, Path]]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, Path]]:
     """A server, and the file that holds its syncs."""
     folder = tmp_path_factory.mktemp("held")
     file = folder / "hold"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(faults.HOLD_VARIABLE, str(file))
-        server = DiskServer(folder / "data", "--checkpoint-interval", "0.1")
+    server = ServerProcess(
+        *("--checkpoint-interval", "0.1"),
+        store=folder / "data",
+        environment={faults.HOLD_VARIABLE: str(file)},
+    ).start()
     try:
         yield server, file
         assert server.stop() == 0, server.log()
@@ -133,7 +135,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DiskServer
 
 
 @pytest.fixture
-def holding(place: tuple[DiskServer, Path]) -> Iterator[Holding]:
+def holding(place: tuple[ServerProcess, Path]) -> Iterator[Holding]:
     with ExitStack() as stack:
         yield Holding(*place, stack)
 

@@ -29,6 +29,7 @@ from headwater.storage.disk.journal_reading import (
 )
 from headwater.storage.disk.records import HEADER as RECORD_HEADER
 from headwater.storage.disk.records import MIN_LENGTH, NOTHING_ELSE, encode_append
+from tests.support.effort import examples
 
 RECORDS = st.binary(min_size=MIN_LENGTH, max_size=40) | st.just(b"r" * 300_000)
 BATCHES = st.lists(st.lists(RECORDS, min_size=1, max_size=4), max_size=6)
@@ -52,7 +53,7 @@ def record(number: int) -> bytes:
     return b"record %04d" % number
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(15, 150), deadline=None)
 @given(BATCHES, st.sampled_from([0, 4096]))
 def test_what_was_written_comes_back_in_order(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[bytes]], reserve: int

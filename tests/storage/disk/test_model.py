@@ -2,13 +2,12 @@
 
 The disk store lives in a process of its own, and a crash is its end by SIGKILL, idle or in the
 middle of a call. Both stores are told the same, and whatever a client can see must agree; the
-numbers of incarnations, and so the offsets, are each store's own. `HEADWATER_MODEL_EXAMPLES` sets
-how many histories are tried.
+numbers of incarnations, and so the offsets, are each store's own. `HEADWATER_TEST_EFFORT` sets how
+many histories are tried.
 """
 
 import asyncio
 import copy
-import os
 import shutil
 import tempfile
 import time
@@ -31,6 +30,7 @@ from headwater.storage.store import Appended, Chunk, Created, StreamInfo
 from tests.storage.disk.killable import KillableStore, at_once
 from tests.suites.steps import BINARY, JSON, PLENTY, T0
 from tests.suites.store_model import KINDS, PATHS, RAW, TTLS, VALUES
+from tests.support.effort import examples
 
 TINY: Final = DiskOptions(
     tail_budget=64,
@@ -323,7 +323,7 @@ class RoomyPair(Pair):
 
 
 _SETTINGS: Final = settings(
-    max_examples=int(os.environ.get("HEADWATER_MODEL_EXAMPLES", "12")),
+    max_examples=examples(8, 80),
     stateful_step_count=40,
     deadline=None,
     database=None,

@@ -16,10 +16,10 @@ from headwater.storage.disk.catalog import FILE
 from headwater.storage.disk.journal import BATCH_HEADER
 from headwater.storage.disk.journal_reading import Entry, read_journal
 from headwater.storage.disk.store import DiskStore
-from tests.crash.process import DiskServer
-from tests.crash.wire import BINARY, Lost, Wire
 from tests.storage.disk.steps import crashed, journals, with_store
 from tests.suites.steps import append, content, create
+from tests.support.server import ServerProcess
+from tests.support.wire import BINARY, Lost, Wire
 
 _TYPE = {"Content-Type": BINARY}
 _PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
@@ -27,12 +27,12 @@ _PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
 
 def killed_before_a_sync(folder: Path) -> None:
     """Have a server die with one batch written that it has not synced."""
-    server = DiskServer(folder, armed="journal-written:2")
+    server = ServerProcess(store=folder, armed="journal-written:2").start()
     with Wire(server.port) as wire:
-        assert wire.call("PUT", "s", _TYPE).status == 201
+        assert wire.ask_stream("PUT", "s", _TYPE).status == 201
         with pytest.raises(Lost):
-            wire.call("POST", "s", {**_TYPE, **_PRODUCER}, b"never synced")
-    assert server.wait() == -9, server.log()
+            wire.ask_stream("POST", "s", {**_TYPE, **_PRODUCER}, b"never synced")
+    assert server.exit_code() == -9, server.log()
 
 
 def lose_last_batch(path: Path) -> None:
@@ -52,13 +52,13 @@ def test_what_a_start_has_shown_outlives_a_power_cut(
     lose_last_batch(journals(left)[-1])
 
     monkeypatch.setenv(faults.SYNCED_VARIABLE, str(left / "journal"))
-    server = DiskServer(folder)
+    server = ServerProcess(store=folder).start()
     try:
         with Wire(server.port) as wire:
-            assert wire.call("GET", "s?offset=-1").body == b"never synced"
-            repeated = wire.call("POST", "s", {**_TYPE, **_PRODUCER}, b"never synced")
+            assert wire.ask_stream("GET", "s?offset=-1").body == b"never synced"
+            repeated = wire.ask_stream("POST", "s", {**_TYPE, **_PRODUCER}, b"never synced")
             assert repeated.status == 204
-            assert wire.call("POST", "s", _TYPE, b", acknowledged").status == 204
+            assert wire.ask_stream("POST", "s", _TYPE, b", acknowledged").status == 204
     finally:
         server.kill()
     shutil.copy(journals(folder)[-1], left / "journal")  # its sync was waited for
@@ -68,8 +68,9 @@ def test_what_a_start_has_shown_outlives_a_power_cut(
 def test_a_start_that_can_not_make_durable_what_it_found_shows_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     killed_before_a_sync(folder)
-    server = DiskServer(folder, armed="recovery-sync-fails:1")
-    assert server.wait() == 1
+    server = ServerProcess(store=folder, armed="recovery-sync-fails:1").launch()
+    assert not server.listens()
+    assert server.exit_code() == 1
     assert server.log().startswith("Error: ")
     assert "Traceback" not in server.log()
     assert with_store(folder, content) == b"never synced"
@@ -82,7 +83,7 @@ def test_a_start_that_found_nothing_new_syncs_no_old_file(
     with_store(folder, create)
     synced.mkdir()
     monkeypatch.setenv(faults.SYNCED_VARIABLE, str(synced))
-    DiskServer(folder).stop()
+    ServerProcess(store=folder).start().stop()
     assert [path.name for path in synced.iterdir()] == [journals(folder)[-1].name]
 
 

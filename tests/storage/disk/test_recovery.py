@@ -23,10 +23,10 @@ from headwater.storage.disk.journal_reading import Entry, read_journal
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import segment_path
 from headwater.storage.disk.store import DiskStore
-from tests.crash.process import DiskServer
-from tests.crash.wire import Wire
 from tests.storage.disk.steps import SMALL, crashed, flip, journals, segments, with_store
 from tests.suites.steps import BINARY, T0, append, close, content, create, fork, head, read
+from tests.support.server import ServerProcess
+from tests.support.wire import Wire
 
 UNSYNCED = DiskOptions(durability="os", journal_bytes=16 * 1024, checkpoint_seconds=3600)
 UNSAVED = DiskOptions(durability="os", journal_bytes=1024 * 1024, checkpoint_seconds=3600)
@@ -177,8 +177,9 @@ def test_a_start_that_is_broken_off_can_be_repeated(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with_store(folder, three_appends)
     for _ in range(3):
-        server = DiskServer(folder, armed="recovery-replayed:1")
-        assert server.wait() == -9, server.log()
+        server = ServerProcess(store=folder, armed="recovery-replayed:1").launch()
+        assert not server.listens()
+        assert server.exit_code() == -9, server.log()
     assert with_store(folder, whole) == b"first second third"
 
 
@@ -298,18 +299,18 @@ def test_a_damaged_page_of_the_catalog_is_told_to_whoever_needs_it(tmp_path: Pat
     folder = tmp_path / "data"
     many_streams(folder)
     lose_pages(folder)
-    server = DiskServer(folder)
+    server = ServerProcess(store=folder).start()
     try:
         with Wire(server.port) as wire:
             asked = [
-                wire.call(
+                wire.ask_stream(
                     method, "stream/000150", {"Content-Type": BINARY}, b"x" * (len(method) == 4)
                 )
                 for method in ("GET", "POST", "PUT", "DELETE")
             ]
-            assert wire.call("PUT", "new", {"Content-Type": BINARY}).status in {201, 500}
-        assert {(answer.status, answer.code) for answer in asked} == {(500, "stream-damaged")}
-        assert all(FILE in answer.problem()["detail"] for answer in asked)
+            assert wire.ask_stream("PUT", "new", {"Content-Type": BINARY}).status in {201, 500}
+        for answer in asked:
+            assert FILE in answer.problem(500, "stream-damaged")["detail"]
     finally:
         server.stop()
     assert "Traceback" not in server.log()
@@ -389,12 +390,13 @@ def test_a_second_store_on_the_same_folder_is_told_who_has_it(tmp_path: Path) ->
 
 
 def test_a_second_server_on_the_same_folder_ends_with_a_sentence(tmp_path: Path) -> None:
-    first = DiskServer(tmp_path / "data")
+    first = ServerProcess(store=tmp_path / "data").start()
     try:
-        second = DiskServer(tmp_path / "data")
-        assert second.wait() == 1
+        second = ServerProcess(store=tmp_path / "data").launch()
+        assert not second.listens()
+        assert second.exit_code() == 1
         assert second.log().startswith("Error: ")
-        assert f"in use by process {first.process.pid}" in second.log()
+        assert f"in use by process {first.pid}" in second.log()
         assert "Traceback" not in second.log()
     finally:
         first.stop()

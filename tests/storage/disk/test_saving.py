@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,18 +22,18 @@ from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import segment_path
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.store import StreamInfo
-from tests.storage.disk.steps import immutable, journals, segments, with_store
+from tests.storage.disk.steps import immutable, journals, segments, until_at_rest, with_store
 from tests.suites.steps import BINARY, T0, append, close, content, create, expect
+from tests.support.patience import PATIENCE_SECONDS, until
 
 _QUICK: Final = DiskOptions(
     durability="os", tail_budget=1 << 20, journal_bytes=1 << 18, checkpoint_seconds=0.1
 )
 
 
-async def until(is_so: Callable[[], bool], seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not is_so():  # noqa: ASYNC110 - the store tells nobody
-            await asyncio.sleep(0.01)
+def has_failed_since(store: DiskStore, before: float) -> bool:
+    """Tell whether another checkpoint has failed."""
+    return store._saver._failed_at > before
 
 
 @contextmanager
@@ -86,27 +86,23 @@ def test_a_busy_store_that_saves_by_the_clock_keeps_to_filled_files(tmp_path: Pa
     async def scenario(store: DiskStore) -> None:
         await create(store, "a", BINARY)
         unfilled: set[int] = set()
-        async with asyncio.timeout(30):
-            while store._commits.journal.number <= 6:
-                for _ in range(10):
-                    await append(store, "a", b"x" * 20_000, BINARY)
-                journal = store._commits.journal
-                if not journal.is_filled:
-                    unfilled.add(journal.number)
-                await asyncio.sleep(0.005)
+        while store._commits.journal.number <= 6:
+            for _ in range(30):  # enough to be busy, and too little to fill a file
+                await append(store, "a", b"x" * 20_000, BINARY)
+            journal = store._commits.journal
+            if not journal.is_filled:
+                unfilled.add(journal.number)
+            store._saver._tick()
+            await until_at_rest(store)
         assert len(unfilled) <= 2
 
-    with_store(tmp_path / "data", scenario, DiskOptions(checkpoint_seconds=0.5))
+    with_store(tmp_path / "data", scenario, DiskOptions(checkpoint_seconds=3600))
 
 
 def test_a_store_with_little_to_save_fills_no_file(tmp_path: Path) -> None:
     async def scenario(store: DiskStore) -> None:
         await create(store, "a", BINARY, b"little")
-        for _ in range(500):
-            if store.metrics.checkpoints:
-                break
-            await asyncio.sleep(0.01)
-        assert store.metrics.checkpoints
+        await until(lambda: store.metrics.checkpoints)
         assert not store._commits.journal.is_filled
 
     with_store(tmp_path / "data", scenario, DiskOptions(checkpoint_seconds=0.02))
@@ -123,11 +119,10 @@ def test_a_busy_store_saves_by_the_clock_between_two_batches(tmp_path: Path) -> 
                 await append(store, "a", b"x", BINARY)
 
         workers = [asyncio.create_task(work()) for _ in range(16)]
-        await asyncio.sleep(2)
+        # A full journal file is a reason for two of them at most.
+        await until(lambda: store.metrics.checkpoints - before >= 8, "checkpoints by the clock")
         ended.set()
         await asyncio.gather(*workers)
-        # 20 are due.
-        assert store.metrics.checkpoints - before >= 8
 
     options = DiskOptions(checkpoint_seconds=0.1, journal_bytes=1 << 28)
     with_store(tmp_path / "data", scenario, options)
@@ -186,7 +181,7 @@ def test_a_segment_that_can_not_be_deleted_holds_up_nothing_and_goes_later(tmp_p
         with immutable(segment):
             await store.delete("old", T0)
             await until(lambda: store.metrics.checkpoints == 2)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 for _ in range(60):
                     await append(store, "a", b"x" * 50_000, BINARY)
             assert segment.exists()
@@ -250,8 +245,9 @@ def test_a_checkpoint_that_can_not_be_committed_leaves_nothing_behind(tmp_path: 
                 await create(store, path, BINARY, b"x")
             await until(lambda: store._saver._owed is not None)
             for _ in range(4):
+                before = store._saver._failed_at
                 await append(store, paths[0], b"y", BINARY)
-                await asyncio.sleep(1.1)
+                await until(partial(has_failed_since, store, before), "another attempt")
             await until(lambda: store._saver._saving is None)
             assert store._saver._owed is not None
             known = {number for number, _, _ in store._catalog.segments()}

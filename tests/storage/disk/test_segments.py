@@ -24,6 +24,7 @@ from headwater.storage.disk.segments import (
     segment_path,
 )
 from tests.storage.disk.steps import flip
+from tests.support.effort import examples
 
 LENGTHS = st.lists(
     st.one_of(st.integers(1, 100), st.integers(BLOCK - 2, BLOCK + 2), st.just(3 * BLOCK + 7)),
@@ -47,7 +48,7 @@ def segment(folder: Path, *lengths: int, number: int = 1) -> tuple[Path, list[Ex
     return writer.path, writer.extents
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(15, 150), deadline=None)
 @given(LENGTHS, st.data())
 def test_any_range_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], data: st.DataObject

@@ -29,7 +29,7 @@ async def sync_once(sync: Sync, fd: int) -> OSError | None:
 
     sync.start(fd, done)
     assert not reported.done(), "reported before the caller could go on"
-    return await asyncio.wait_for(reported, 10)
+    return await asyncio.wait_for(reported, 60)
 
 
 @BOTH

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from headwater.errors import StoreDamaged, StoreError
 from headwater.storage.disk.backup import backup
 from headwater.storage.disk.checking import check
 from headwater.storage.disk.store import DiskStore
-from tests.crash.process import DiskServer
 from tests.storage.tools import stores
 from tests.storage.tools.conftest import Sample
 from tests.storage.tools.stores import (
@@ -34,6 +34,7 @@ from tests.storage.tools.stores import (
 )
 from tests.storage.tools.test_checking import entries
 from tests.suites.steps import T0, create, fork
+from tests.support.patience import until
 from tests.support.server import ServerProcess
 
 
@@ -95,13 +96,19 @@ def test_a_backup_that_is_killed_is_not_taken_for_a_whole_one(
     assert done.returncode == -signal.SIGKILL
     assert (target / "unfinished").exists() == (point == "backup-copied")
     left = sorted(target.rglob("*"))
-    server = DiskServer(target)
-    assert server.wait() == 1
+    server = ServerProcess(store=target).launch()
+    assert not server.listens()
+    assert server.exit_code() == 1
     assert f"'{target / 'catalog.db'}' is damaged" in server.log()
     assert set(left) <= set(target.rglob("*"))
     assert check(target).damages
     with pytest.raises(StoreError, match="is there already"):
         backup(killed.folder, target)
+
+
+def has_saved(store: DiskStore, checkpoints: int) -> bool:
+    """Tell whether a store has made so many checkpoints."""
+    return store.metrics.checkpoints >= checkpoints
 
 
 def test_backups_under_checkpoints_and_compactions_are_prefixes_of_the_truth(
@@ -114,7 +121,8 @@ def test_backups_under_checkpoints_and_compactions_are_prefixes_of_the_truth(
     async def scenario(store: DiskStore) -> None:
         writing = asyncio.create_task(filler.fill(store, 1_000_000))
         for number in range(4):
-            await asyncio.sleep(0.05)
+            due = store.metrics.checkpoints + 6
+            await until(partial(has_saved, store, due), "checkpoints beside the writer")
             taken.append((tmp_path / f"copy{number}", filler.acknowledged()))
             how = ["--copy"] if number % 2 else []
             await command("backup", str(folder), str(taken[-1][0]), *how)
@@ -155,9 +163,9 @@ def test_a_server_started_on_the_copy_has_what_was_acknowledged_before(tmp_path:
         for writer in writers:
             writer.start()
         try:
-            until = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while len(done) < 4 or min(done.values()) < 30:
-                assert time.monotonic() < until
+                assert time.monotonic() < deadline
                 time.sleep(0.02)
             before = dict(done)
             backup(folder, copy)

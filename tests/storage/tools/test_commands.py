@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from headwater.cli.data import Progress, size_of
 from tests.storage.tools.conftest import Sample
 from tests.storage.tools.stores import contents, extents_of, flip, segment_of
 from tests.storage.tools.test_checking import hashes
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
 
 
@@ -77,9 +77,10 @@ def test_a_command_that_is_terminated_leaves_nothing_behind(closed: Sample) -> N
         while "Repair it like this?" not in asked:
             asked += process.stdout.read(1)
         assert (closed.folder / "repairing").exists()
-        time.sleep(0.5)  # by then it waits for the answer
+        state = Path(f"/proc/{process.pid}/stat")
+        wait_until(lambda: ") S " in state.read_text(), "waiting for the answer")
         process.terminate()
-        assert process.wait(30) == 143
+        assert process.wait(60) == 143
     assert hashes(closed.folder) == before
     assert not (closed.folder / "repairing").exists()
 
@@ -142,10 +143,12 @@ def test_all_but_repair_work_beside_a_running_server(closed: Sample, tmp_path: P
 
 
 def test_progress_is_silent_for_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("Checking")
+    now = [0.0]
+    progress = Progress("Checking", clock=lambda: now[0])
+    now[0] = 1.95
     progress(1, 4096)
     assert capsys.readouterr().err == ""
-    time.sleep(2.05)
+    now[0] = 2.05
     progress(2048, 4096)
     progress(2049, 4096)
     progress.finish()

@@ -45,15 +45,17 @@ def test_a_checkpoint_counts_itself(tmp_path: Path) -> None:
     folder = tmp_path / "data"
 
     async def scenario(store: DiskStore) -> None:
+        began = time.perf_counter()
         for count in (1, 2):
             await create(store, f"s/{count}")
-            until = time.monotonic() + 20
+            until = time.monotonic() + 60
             while store.metrics.checkpoints < count:
                 assert time.monotonic() < until
                 await asyncio.sleep(0.01)
             found = figures(folder).metrics
             assert found["checkpoints"] == found["checkpoint_seconds"]["count"] == count
-            assert 0 < found["checkpoint_seconds"]["max"] < 20
+            longest = found["checkpoint_seconds"]["max"]
+            assert 0 < longest < time.perf_counter() - began
 
     with_store(folder, scenario, DiskOptions(durability="os", checkpoint_seconds=0.02))
 

@@ -11,14 +11,14 @@ from tests.storage.tools.conftest import Sample
 from tests.storage.tools.repairs import damaged_block
 
 LATE: Final = """
-import sys, time
+import sys
 from pathlib import Path
 from headwater.cli.data import Progress
 from headwater.storage.disk.checking import check
 from headwater.storage.disk.repairing import prepare
 
-progress = Progress("Checking")
-time.sleep(2.1)  # from then on it is shown
+began = iter([0.0])
+progress = Progress("Checking", clock=lambda: next(began, 2.1))  # from 2 s on it is shown
 if sys.argv[1] == "check":
     check(Path(sys.argv[2]), progress)
 else:

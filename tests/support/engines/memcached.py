@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.support.engines.process import answers_tcp, free_port, running
 
 
@@ -15,8 +13,7 @@ from tests.support.engines.process import answers_tcp, free_port, running
 def start_memcached(folder: Path) -> Iterator[str]:
     """Start a server, and give its URL."""
     binary = shutil.which("memcached")
-    if binary is None:
-        pytest.fail("Memcached is missing: run 'make test', or 'apt-get install memcached'.")
+    assert binary is not None  # needs_memcached
     port = free_port()
     command = [binary, "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-m", "64"]
     if os.geteuid() == 0:

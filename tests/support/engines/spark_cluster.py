@@ -10,7 +10,7 @@ import pyspark
 
 from headwater.spark.java import find_java
 from tests.support.engines.process import answers_tcp, free_port, running
-from tests.support.spark_classes import OPTIONS
+from tests.support.java import OPTIONS
 
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _WORKERS = 2

@@ -1,16 +1,35 @@
-"""A client that writes bytes and reads HTTP/1.1 responses strictly, one at a time."""
+"""A client that writes bytes and reads HTTP/1.1 responses strictly, one at a time.
+
+A response that breaks the protocol fails an assertion; a connection that breaks raises `Lost`.
+"""
 
 import base64
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-TIMEOUT: Final = 10.0
+ROOT: Final = "/v1/stream/"
+JSON: Final = "application/json"
+BINARY: Final = "application/octet-stream"
+TIMEOUT: Final = 60.0
 
-Headers = dict[str, str]
+Headers = Mapping[str, str]
+
+
+class Lost(ConnectionError):
+    """The connection broke, or was refused: whether the request was carried out is unknown."""
+
+
+@contextmanager
+def _lost_if_broken() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Lost(repr(error)) from error
 
 
 class Answer(NamedTuple):
@@ -20,11 +39,15 @@ class Answer(NamedTuple):
     headers: Headers
     body: bytes
 
+    @property
+    def next_offset(self) -> str:
+        return self.headers["stream-next-offset"]
+
     def json(self) -> Any:
         return json.loads(self.body)
 
     def problem(self, status: int, code: str) -> dict[str, Any]:
-        """Check that this is a problem document (RFC 9457) of a kind, and give it."""
+        """Check that this is a problem document (RFC 9457) of a kind, and return it."""
         assert self.status == status, (self.status, self.body)
         assert self.headers["content-type"] == "application/problem+json"
         document = json.loads(self.body)
@@ -60,19 +83,29 @@ def build(method: str, target: str, headers: Headers | None = None, body: bytes 
 
 
 class Wire:
-    """One connection."""
+    """One connection; `ask_stream` opens another one where it has ended."""
 
-    def __init__(self, port: int, receive_buffer: int | None = None) -> None:
+    def __init__(
+        self, port: int, receive_buffer: int | None = None, timeout: float = TIMEOUT
+    ) -> None:
+        self._port = port
+        self._receive_buffer = receive_buffer
+        self._timeout = timeout
+        self._connect()
+
+    def _connect(self) -> None:
         self.sock = socket.socket()
-        if receive_buffer is not None:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.sock.settimeout(TIMEOUT)
+        if self._receive_buffer is not None:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
+        self.sock.settimeout(self._timeout)
         try:
-            self.sock.connect(("127.0.0.1", port))
-        except OSError:
+            with _lost_if_broken():
+                self.sock.connect(("127.0.0.1", self._port))
+        except Lost:
             self.sock.close()
             raise
         self.file = self.sock.makefile("rb")
+        self._is_reusable = True
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +123,8 @@ class Wire:
         self.sock.close()
 
     def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
+        with _lost_if_broken():
+            self.sock.sendall(data)
 
     def end_sending(self) -> None:
         """Half-close: the client sends no more, but still reads."""
@@ -103,6 +137,31 @@ class Wire:
         self.send(build(method, target, headers, body))
         return self.answer(head_only=method == "HEAD")
 
+    def ask_stream(
+        self, method: str, name: str, headers: Headers | None = None, body: bytes = b""
+    ) -> Answer:
+        """Send a request to a stream and read its answer, if need be on a new connection."""
+        if not self._is_reusable:
+            self.close()
+            self._connect()
+        self._is_reusable = False  # until the whole answer has been read
+        answer = self.ask(method, ROOT + name, headers, body)
+        self._is_reusable = answer.headers.get("connection", "").lower() != "close"
+        return answer
+
+    def events(self, name: str) -> Iterator["Event"]:
+        """Follow a stream by Server-Sent Events until the server ends it; ends the connection."""
+        if not self._is_reusable:
+            self.close()
+            self._connect()
+        self._is_reusable = False
+        try:
+            reader = EventReader(self, ROOT + name)
+            while reader.status == 200 and (event := reader.next()) is not None:
+                yield event
+        finally:
+            self.close()
+
     def answer(self, *, head_only: bool = False) -> Answer:
         """Read one response."""
         status, headers = self.answer_head()
@@ -111,21 +170,17 @@ class Wire:
         if headers.get("transfer-encoding") == "chunked":
             return Answer(status, headers, b"".join(self.chunks()))
         if "content-length" in headers:
-            body = self.file.read(int(headers["content-length"]))
-            assert len(body) == int(headers["content-length"]), "the response was cut short"
-            return Answer(status, headers, body)
-        return Answer(status, headers, self.file.read())
+            return Answer(status, headers, self._exactly(int(headers["content-length"])))
+        with _lost_if_broken():
+            return Answer(status, headers, self.file.read())
 
     def answer_head(self) -> tuple[int, Headers]:
         """Read the status line and the headers of a response."""
-        line = self.file.readline()
-        assert line, "the server closed the connection without an answer"
-        version, status, _ = line.decode("latin-1").split(" ", 2)
+        version, status, _ = self._line().split(" ", 2)
         assert version == "HTTP/1.1"
-        headers: Headers = {}
-        while (line := self.file.readline()) != b"\r\n":
-            assert line.endswith(b"\r\n"), line
-            name, _, value = line.decode("latin-1").partition(":")
+        headers: dict[str, str] = {}
+        while line := self._line():
+            name, _, value = line.partition(":")
             name = name.lower()
             value = value.strip()
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
@@ -134,13 +189,27 @@ class Wire:
     def chunks(self) -> Iterator[bytes]:
         """Read a chunked body; ends only at a proper end."""
         while True:
-            size = int(self.file.readline(), 16)
-            data = self.file.read(size)
-            assert len(data) == size
-            assert self.file.read(2) == b"\r\n"
+            size = int(self._line(), 16)
+            data = self._exactly(size)
+            assert self._exactly(2) == b"\r\n"
             if size == 0:
                 return
             yield data
+
+    def _line(self) -> str:
+        with _lost_if_broken():
+            line = self.file.readline()
+        if not line.endswith(b"\n"):
+            raise Lost(f"the server closed the connection before the answer's end: {line!r}")
+        assert line.endswith(b"\r\n"), line
+        return line[:-2].decode("latin-1")
+
+    def _exactly(self, size: int) -> bytes:
+        with _lost_if_broken():
+            data = self.file.read(size)
+        if len(data) < size:
+            raise Lost(f"the response was cut short after {len(data)} of {size} bytes")
+        return data
 
     def closed_by_server(self) -> bool:
         """Tell whether the server has ended the connection; waits until it does."""
@@ -204,7 +273,7 @@ class EventReader:
         return found
 
 
-def eventually(condition: Any, seconds: float = 10.0, what: str = "it") -> None:
+def eventually(condition: Any, seconds: float = 60.0, what: str = "it") -> None:
     """Wait until a condition holds."""
     until = time.monotonic() + seconds
     while not condition():
