@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 SERVER := $(VENV)/server/bin/python
 SOURCES := $(shell find src -name '*.py') pyproject.toml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Without compiled files every process of the tests would compile all that it imports once more.
+unexport PYTHONDONTWRITEBYTECODE
 # Node and npm come from a wheel, which has put them beside Python.
 export PATH := $(abspath $(BIN)):$(PATH)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
