@@ -30,14 +30,15 @@ quick: $(VENV)/.quick ## tests that need no Spark, no database and no killed pro
 	$(PYTEST) --quick
 
 test: $(VENV)/.test ## set up what is needed and pass all tests, in two processes (WORKERS=0: in one)
-	$(PYTEST)
+	HEADWATER_TEST_BUILD=compiled $(PYTEST)
 
 test-random: $(VENV)/.test ## all tests in random order; a seed repeats one (SEED=42)
-	$(PYTEST) -p randomly $(if $(SEED),-p "randomly_seed=$(SEED)")
+	HEADWATER_TEST_BUILD=compiled $(PYTEST) -p randomly $(if $(SEED),-p "randomly_seed=$(SEED)")
 
 test-long: $(VENV)/.test ## what make test leaves out: every kill, power cut, variant and example (hours)
-	HEADWATER_TEST_EFFORT=10 HEADWATER_CRASH_KILLS=200 HEADWATER_SPARK_KILLS=30 $(PYTEST) --timeout 7200
-	HEADWATER_TEST_BUILD=pure $(PYTEST) tests/crash tests/conformance
+	HEADWATER_TEST_BUILD=compiled HEADWATER_TEST_SPARK=default HEADWATER_TEST_EFFORT=10 \
+		HEADWATER_CRASH_KILLS=200 HEADWATER_SPARK_KILLS=30 $(PYTEST) --timeout 7200
+	$(PYTEST) tests/crash tests/conformance tests/fuzz tests/server
 
 coverage: $(VENV)/.quick ## measure which lines the quick tests run, by area (COVERAGE_OF=all: all tests)
 	$(BIN)/coverage erase
@@ -126,7 +127,7 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 $(VENV)/.test: $(VENV)/.dev $(VENV)/spark-classes.jsa node_modules/.installed
 	@touch $@
 
-$(VENV)/spark-classes.jsa: $(VENV)/.dev
+$(VENV)/spark-classes.jsa: $(VENV)/.dev tests/support/spark_classes.py tests/support/java.py
 	@echo "Keeping Java's classes for the Sparks of the tests ..."
 	@$(BIN)/python -m tests.support.spark_classes 2> $(VENV)/spark-classes.log || { cat $(VENV)/spark-classes.log; exit 1; }
 

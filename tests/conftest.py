@@ -15,7 +15,6 @@ from typing import Any, Final
 import pytest
 
 from tests.support.capabilities import CAPABILITIES, reason_to_skip
-from tests.support.compiled import compiled_package
 from tests.support.engines.dynamodb import Dynamo, start_dynamodb
 from tests.support.engines.memcached import start_memcached
 from tests.support.engines.object_storage import ObjectStorage, start_object_storage
@@ -25,7 +24,8 @@ from tests.support.engines.snowflake import Snowflake, start_snowflake
 from tests.support.engines.temporal import start_temporal
 from tests.support.java import FOR_SPARK
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_SPARK)
+if os.environ.get("HEADWATER_TEST_SPARK") != "default":
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_SPARK)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has whatever it runs in the background ignore Ctrl-C, and what that starts as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -122,18 +122,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if lacking:
         parts = (f"{count} test(s) that {reason}" for reason, count in sorted(lacking.items()))
         terminalreporter.write_line(f"Skipped here, and how to enable them: {'; '.join(parts)}.")
-
-
-@pytest.fixture(scope="session")
-def compiled() -> Path:
-    """The package as the compiled wheel holds it."""
-    return compiled_package()
-
-
-@pytest.fixture
-def serves_compiled(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that the test starts run the compiled package."""
-    monkeypatch.setenv("PYTHONPATH", str(compiled))
 
 
 @pytest.fixture(scope="session")

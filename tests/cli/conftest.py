@@ -1,19 +1,46 @@
-"""The command line as a real process, over a real server."""
+"""The command line over a real server."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Final
 
 import pytest
+from click.testing import CliRunner
 
+from headwater.cli import main
 from headwater.client import Client
 from tests.support.proxy import Proxy
 from tests.support.server import ServerProcess
+
+_NEEDS_DESCRIPTORS: Final = frozenset({"append", "read"})
+"""Commands that read standard input or write standard output by its descriptor."""
+_SHOWS_PROGRESS: Final = """
+import sys
+from headwater.cli.progress import Progress
+
+Progress().show("due")
+sys.stdin.read()
+"""
+
+
+def wait_until_progress_is_due() -> None:
+    """Return once a command that has begun before would have shown its progress."""
+    terminal, its_end = pty.openpty()
+    with (
+        os.fdopen(terminal, "rb", buffering=0) as shown,
+        subprocess.Popen(
+            [sys.executable, "-c", _SHOWS_PROGRESS], stdin=subprocess.PIPE, stderr=its_end
+        ) as process,
+    ):
+        os.close(its_end)
+        assert b"due" in shown.read(100)
+        process.communicate()
 
 
 class Headwater:
@@ -25,7 +52,26 @@ class Headwater:
     def run(
         self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command to its end."""
+        """Run a command to its end, in this process where that makes no difference."""
+        if arguments[0] in _NEEDS_DESCRIPTORS:
+            return self.run_process(*arguments, stdin=stdin, env=env)
+        result = CliRunner().invoke(
+            main,
+            arguments,
+            input=stdin,
+            env={"HEADWATER_URL": self.url, **(env or {})},
+            prog_name="python -m headwater",
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return subprocess.CompletedProcess(
+            arguments, result.exit_code, result.stdout_bytes, result.stderr_bytes
+        )
+
+    def run_process(
+        self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command to its end in a process of its own."""
         return subprocess.run(
             self._command(arguments),
             input=stdin,

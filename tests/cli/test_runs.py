@@ -65,7 +65,7 @@ def test_following_prints_events_as_they_come_and_ends_with_the_run(
         client.run(calls.append(client.base_url, run, [event("RunCompleted", run=run)]))
         assert process.stdout.readline().endswith(b"RunCompleted\n")
         assert process.stderr.read() == f"Run {run} is COMPLETED.\n".encode()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_an_interrupted_follow_says_how_to_go_on(

@@ -10,6 +10,11 @@ from tests.support.proxy import Proxy
 from tests.support.server import ServerProcess
 
 
+def live_reads(proxy: Proxy) -> int:
+    """Count how often clients have begun to wait for more."""
+    return sum(b"live=" in head for head in proxy.requests)
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
     brief = ("--sse-duration", "0.3", "--long-poll-timeout", "0.3")

@@ -2,16 +2,20 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
 from headwater import errors
 from headwater.client import AsyncClient, AsyncWorker, Batch, Client, Live, Retry, Worker
+from tests.client.conftest import live_reads
 from tests.support.either import SERVERS, either_server
 from tests.support.faults import FaultyProxy
+from tests.support.patience import PATIENCE_SECONDS, until, wait_until
+from tests.support.proxy import Proxy
 from tests.support.server import ServerProcess
+from tests.support.stepped_server import SteppedServer
 
 QUICK = Retry(attempts=5, first_delay=0.01, max_delay=0.05)
 
@@ -73,9 +77,17 @@ def test_a_position_beyond_the_end_is_of_another_stream(client: Client, path: st
 def test_a_follower_is_stopped_from_another_thread(client: Client, path: str, live: Live) -> None:
     stream = client.stream(path)
     stream.create(data=1)
-    following = stream.follow(live=live)
-    threading.Timer(0.3, following.stop).start()
-    assert list(following.items()) == [1]  # it would go on for ever
+    with Proxy(client.base_url) as proxy, Client(proxy.url) as through:
+        following = through.stream(path).follow(live=live)
+
+        def stop() -> None:
+            wait_until(lambda: live_reads(proxy), "following")
+            following.stop()
+
+        stopping = threading.Thread(target=stop)
+        stopping.start()
+        assert list(following.items()) == [1]  # it would go on for ever
+        stopping.join()
     assert list(stream.read(following.offset).items()) == []
 
 
@@ -83,25 +95,35 @@ def test_a_follower_is_stopped_from_another_thread(client: Client, path: str, li
 def test_a_follower_is_stopped_from_another_task_or_cancelled(
     url: str, path: str, live: Live
 ) -> None:
-    async def main() -> None:
-        async with AsyncClient(url) as client:
+    async def main(proxy: Proxy) -> None:
+        async with AsyncClient(proxy.url) as client:
             stream = client.stream(path)
             await stream.create(data=1)
             following = stream.follow(live=live)
-            asyncio.get_running_loop().call_later(0.2, following.stop)
-            async with asyncio.timeout(60):
-                assert [item async for item in following.items()] == [1]
+
+            async def collect() -> list[object]:
+                return [item async for item in following.items()]
+
+            collecting = asyncio.create_task(collect())
+            await until(lambda: live_reads(proxy), "following")
+            following.stop()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert await collecting == [1]
 
             async def forever() -> None:
                 async for _ in stream.follow(live=live):
                     pass
 
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await forever()
+            before = live_reads(proxy)
+            going_on = asyncio.create_task(forever())
+            await until(lambda: live_reads(proxy) > before, "following")
+            going_on.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await going_on
             assert (await stream.append(2)).offset
 
-    asyncio.run(main())
+    with Proxy(url) as proxy:
+        asyncio.run(main(proxy))
 
 
 def test_values_made_anew_for_each_request(url: str, path: str) -> None:
@@ -131,17 +153,25 @@ def test_values_made_anew_for_each_request(url: str, path: str) -> None:
 
 def test_where_a_proxy_holds_events_back_it_polls(url: str, path: str) -> None:
     with (
-        FaultyProxy(url, seed=0, chance=0) as proxy,
+        FaultyProxy(url, seed=0, chance=0) as faulty,
+        Proxy(faulty.url) as proxy,
         Client(proxy.url, event_patience=0.5) as client,
     ):
-        proxy.buffers_events = True
+        faulty.buffers_events = True
         stream = client.stream(path)
         stream.create(data=0)
         following = stream.follow(live="auto")
         items = following.items()
         assert next(items) == 0
-        threading.Timer(1.0, stream.append, (1,)).start()
+
+        def append() -> None:
+            wait_until(lambda: b"live=long-poll" in b"".join(proxy.requests), "polling")
+            stream.append(1)
+
+        appending = threading.Thread(target=append)
+        appending.start()
         assert next(items) == 1
+        appending.join()
         following.stop()
 
 
@@ -178,26 +208,44 @@ def test_every_operation_is_there_when_awaited(url: str, path: str) -> None:
 def test_a_worker_claims_hands_over_and_acks(client: Client, path: str) -> None:
     wake, name = f"{path}/wake", path.replace("/", "-")
     client.stream(wake).create()
-    client.subscriptions.create(name, pattern=f"{path}/jobs/*", wake_stream=wake, lease=1.0)
+    client.subscriptions.create(name, pattern=f"{path}/jobs/*", wake_stream=wake)
     done: list[object] = []
+    with Proxy(client.base_url) as proxy, Client(proxy.url, retry=QUICK) as through:
+        worker = Worker(through, name, lambda _path, batch: done.extend(batch.items()))
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        wait_until(lambda: live_reads(proxy), "waiting for wakes")
+        client.stream(f"{path}/jobs/a").create()
+        client.stream(f"{path}/jobs/a").append_many([1, 2])
+        wait_until(lambda: done == [1, 2])
+        client.stream(f"{path}/jobs/a").append(3)
+        wait_until(lambda: done == [1, 2, 3])
+        worker.stop()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
 
-    def handle(_path: str, batch: Batch) -> None:
-        if not done:
-            time.sleep(1.5)  # longer than the lease: heartbeats keep it
-        done.extend(batch.items())
 
-    worker = Worker(client, name, handle)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    time.sleep(0.3)
-    client.stream(f"{path}/jobs/a").create()
-    client.stream(f"{path}/jobs/a").append_many([1, 2])
-    _wait_until(lambda: done == [1, 2])
-    client.stream(f"{path}/jobs/a").append(3)
-    _wait_until(lambda: done == [1, 2, 3])
-    worker.stop()
-    thread.join(60)
-    assert not thread.is_alive()
+def test_heartbeats_keep_the_lease_of_a_worker_that_takes_long(path: str) -> None:
+    name, job = "s", f"{path}/jobs/a"
+    handed: list[object] = []
+    with SteppedServer() as server, Client(server.url) as client:
+        client.stream("wake").create()
+        client.subscriptions.create(name, pattern=f"{path}/jobs/*", wake_stream="wake", lease=1.0)
+        client.stream(job).create(data=1)
+
+        def is_extended() -> bool:
+            """Return whether the lease lasts for a whole second from now on."""
+            shown = client.subscriptions.show(name)["delivery"]["lease_until"]
+            return datetime.fromisoformat(shown).timestamp() >= server.clock() + 1.0
+
+        def handle(_path: str, batch: Batch) -> None:
+            for _ in range(3):
+                server.advance(0.75)
+                wait_until(is_extended, "a heartbeat")
+            handed.extend(batch.items())
+
+        assert Worker(client, name, handle).run_once() == 1
+        assert handed == [1]
 
 
 def test_a_worker_that_fails_lets_go_of_its_claim(client: Client, url: str, path: str) -> None:
@@ -220,7 +268,7 @@ def test_a_worker_that_fails_lets_go_of_its_claim(client: Client, url: str, path
 
         async with AsyncClient(url) as awaited:
             worker = AsyncWorker(awaited, name, handle)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while not await worker.run_once():  # noqa: ASYNC110 - another process is waited for
                     await asyncio.sleep(0.05)
 
@@ -241,14 +289,4 @@ def test_subscriptions_are_listed_by_our_server(server: ServerProcess, path: str
 
 
 def _until_claimed(worker: Worker) -> None:
-    until = time.monotonic() + 60
-    while not worker.run_once():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
-def _wait_until(check: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(worker.run_once, "a claim")

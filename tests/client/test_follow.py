@@ -2,8 +2,7 @@
 
 import os
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -11,6 +10,8 @@ import pytest
 from headwater import errors
 from headwater.client import Client, Retry, Stream
 from headwater.client.following import Live
+from tests.client.conftest import live_reads
+from tests.support.patience import wait_until
 from tests.support.proxy import Proxy
 from tests.support.server import ServerProcess
 
@@ -18,19 +19,29 @@ PATIENT = Retry(attempts=200, first_delay=0.01, max_delay=0.05)
 
 
 @contextmanager
-def writing(stream: Stream, count: int, pause: float = 0.0) -> Iterator[None]:
-    """Append numbers from another thread, then close the stream."""
+def writing(
+    stream: Stream, count: int, is_enough: Callable[[], bool] = lambda: True
+) -> Iterator[list[int]]:
+    """Append so many numbers or more from another thread, until it is enough; then close.
+
+    Gives what was appended, which is whole after the block.
+    """
+    written: list[int] = []
+    failed = threading.Event()
 
     def write() -> None:
-        for number in range(count):
-            stream.append(number)
-            time.sleep(pause)
+        while not failed.is_set() and (len(written) < count or not is_enough()):
+            stream.append(len(written))
+            written.append(len(written))
         stream.close()
 
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        yield
+        yield written
+    except BaseException:
+        failed.set()
+        raise
     finally:
         thread.join()
 
@@ -42,10 +53,16 @@ def numbers(stream: Stream, live: Live, offset: str = "-1") -> list[int]:
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll", "auto"])
-def test_following_ends_with_the_stream_and_misses_nothing(stream: Stream, live: Live) -> None:
+def test_following_ends_with_the_stream_and_misses_nothing(
+    proxy: Proxy, stream: Stream, path: str, live: Live
+) -> None:
     # Connections are ended by the server every 0.3 seconds: this goes through several.
-    with writing(stream, 300, pause=0.004):
-        assert numbers(stream, live) == list(range(300))
+    with (
+        Client(proxy.url) as through,
+        writing(stream, 100, lambda: live_reads(proxy) > 3) as written,
+    ):
+        seen = numbers(through.stream(path), live)
+    assert seen == written
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
@@ -53,13 +70,14 @@ def test_cut_connections_lose_and_double_nothing(
     client: Client, proxy: Proxy, stream: Stream, path: str, live: Live
 ) -> None:
     seen: list[int] = []
-    with Client(proxy.url, retry=PATIENT) as through, writing(stream, 500, pause=0.002):
+    with (
+        Client(proxy.url, retry=PATIENT) as through,
+        writing(stream, 300, lambda: proxy.connections > 10) as written,
+    ):
         for chunk in through.stream(path).follow(live=live):
             seen += map(int, chunk.messages())
-            if len(seen) % 3 == 0:
-                proxy.cut()
-    assert seen == list(range(500))
-    assert proxy.connections > 10
+            proxy.cut()
+    assert seen == written
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
@@ -69,9 +87,12 @@ def test_answers_cut_at_any_byte_lose_and_double_nothing(
     # More than one whole answer may need, and far less than all of them: each connection breaks
     # somewhere else, between data and control events too.
     proxy.answer_bytes = 4001
-    with Client(proxy.url, retry=PATIENT) as through, writing(stream, 400, pause=0.002):
-        assert numbers(through.stream(path), live) == list(range(400))
-    assert proxy.connections > 3
+    with (
+        Client(proxy.url, retry=PATIENT) as through,
+        writing(stream, 300, lambda: proxy.connections > 3) as written,
+    ):
+        seen = numbers(through.stream(path), live)
+    assert seen == written
 
 
 def test_following_from_now_begins_behind_what_is_there(stream: Stream) -> None:
@@ -80,7 +101,7 @@ def test_following_from_now_begins_behind_what_is_there(stream: Stream) -> None:
     first = next(chunks)
     assert first.empty
     assert first.up_to_date
-    with writing(stream, 20, pause=0.01):
+    with writing(stream, 20):
         rest = [int(message) for chunk in chunks for message in chunk.messages()]
     assert rest == list(range(20))
 
@@ -93,15 +114,21 @@ def test_following_from_an_offset_resumes_behind_it(stream: Stream) -> None:
     assert numbers(stream, "auto", offset) == [2]
 
 
-def test_the_end_is_told_once_with_an_empty_chunk(stream: Stream) -> None:
+def test_the_end_is_told_once_with_an_empty_chunk(proxy: Proxy, stream: Stream, path: str) -> None:
     stream.append(b"1")
-    chunks = stream.follow()
-    assert next(chunks).up_to_date
-    closing = threading.Timer(0.7, stream.close)
-    closing.start()
-    # Two SSE connections end meanwhile; neither has news.
-    (end,) = chunks
-    closing.join()
+
+    def close() -> None:
+        wait_until(lambda: live_reads(proxy) > 2, "following")
+        stream.close()
+
+    with Client(proxy.url) as through:
+        chunks = through.stream(path).follow()
+        assert next(chunks).up_to_date
+        closing = threading.Thread(target=close)
+        closing.start()
+        # Two SSE connections end meanwhile; neither has news.
+        (end,) = chunks
+        closing.join()
     assert end.closed
     assert end.empty
 
@@ -114,16 +141,15 @@ def test_bytes_come_through_exactly(client: Client, path: str, content_type: str
     if content_type == "application/octet-stream":
         parts += [os.urandom(100_000), bytes(range(256))]
 
-    def write() -> None:
-        for part in parts:
+    received = b""
+    coming = iter(parts)
+    for chunk in stream.follow():
+        received += chunk.data
+        part = next(coming, None)
+        if part is not None:
             stream.append(part)
-            time.sleep(0.05)
-        stream.close()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    received = b"".join(chunk.data for chunk in stream.follow())
-    thread.join()
+        elif not chunk.closed:
+            stream.close()
     assert received == b"".join(parts)
 
 
@@ -140,12 +166,19 @@ def test_a_large_backlog_is_caught_up_before_going_live(client: Client, path: st
 
 
 def test_closing_the_client_ends_a_follower_in_another_thread(
-    server: ServerProcess, stream: Stream, path: str
+    proxy: Proxy, stream: Stream, path: str
 ) -> None:
-    client = Client(server.url)
-    threading.Timer(0.2, client.close).start()
+    client = Client(proxy.url)
+
+    def close() -> None:
+        wait_until(lambda: live_reads(proxy), "following")
+        client.close()
+
+    closing = threading.Thread(target=close)
+    closing.start()
     # It would go on for ever.
     assert [chunk.empty for chunk in client.stream(path).follow()] == [True]
+    closing.join()
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
@@ -191,15 +224,22 @@ def test_only_failures_in_a_row_count(proxy: Proxy, stream: Stream, path: str) -
 
 def test_a_server_that_is_killed_is_unreachable(path: str) -> None:
     with (
-        ServerProcess() as server,
+        ServerProcess("--log-level", "debug") as server,
         Client(server.url, retry=Retry(attempts=3, first_delay=0.01)) as client,
     ):
         client.stream(path).create()
         chunks = client.stream(path).follow()
         next(chunks)
-        threading.Timer(0.2, server.kill).start()
+
+        def kill() -> None:
+            wait_until(lambda: server.log().count("method=GET") == 2, "following")
+            server.kill()
+
+        killing = threading.Thread(target=kill)
+        killing.start()
         with pytest.raises(errors.Unreachable):
             next(chunks)
+        killing.join()
 
 
 def test_leaving_a_follower_early_closes_its_connection(proxy: Proxy, path: str) -> None:

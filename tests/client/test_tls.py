@@ -18,7 +18,9 @@ from cryptography.x509.oid import NameOID
 
 from headwater import errors
 from headwater.client import NO_RETRY, AsyncClient, Client
-from tests.support.server import ServerProcess
+from tests.client.conftest import live_reads
+from tests.support.patience import wait_until
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +50,11 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def url(server: ServerProcess, certificate: Path) -> Iterator[str]:
+def url(proxy: Proxy, certificate: Path) -> Iterator[str]:
     """Put TLS before the server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    port = int(server.url.rpartition(":")[2])
+    port = int(proxy.url.rpartition(":")[2])
 
     def carry(source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
@@ -86,7 +88,7 @@ def url(server: ServerProcess, certificate: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_both_clients_speak_tls(url: str, certificate: Path, path: str) -> None:
+def test_both_clients_speak_tls(url: str, proxy: Proxy, certificate: Path, path: str) -> None:
     trusting = ssl.create_default_context(cafile=str(certificate))
     with Client(url, tls=trusting) as client:
         stream = client.stream(path)
@@ -94,8 +96,15 @@ def test_both_clients_speak_tls(url: str, certificate: Path, path: str) -> None:
         for number in range(20):
             stream.append(number)
         following = stream.follow()
-        threading.Timer(0.2, following.stop).start()
+
+        def stop() -> None:
+            wait_until(lambda: live_reads(proxy), "following")
+            following.stop()
+
+        stopping = threading.Thread(target=stop)
+        stopping.start()
         assert list(following.items()) == list(range(20))
+        stopping.join()
 
     async def main() -> list[int]:
         async with AsyncClient(url, tls=trusting) as client:

@@ -2,23 +2,32 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from headwater import errors
 from headwater.client import NO_RETRY, Client, ProducerClaim, Retry, Stream
+from tests.support.patience import wait_until
 from tests.support.proxy import Proxy
 from tests.support.server import ServerProcess
+from tests.support.stepped_server import SteppedServer
 
 QUICK = Retry(attempts=5, first_delay=0.01, max_delay=0.05)
 
 
 def messages(stream: Stream) -> list[bytes]:
     return [message for chunk in stream.read() for message in chunk.messages()]
+
+
+def is_half_closed(port: int) -> bool:
+    """Return whether a connection to a port has been closed by its other end alone."""
+    rows = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    # A row is: number, local address, remote address, state, …; state 8 is CLOSE_WAIT.
+    return any(row.split()[2:4] == [f"0100007F:{port:04X}", "08"] for row in rows)
 
 
 def test_requests_share_one_connection(proxy: Proxy, path: str) -> None:
@@ -36,13 +45,11 @@ def test_requests_share_one_connection(proxy: Proxy, path: str) -> None:
 
 
 def test_a_connection_that_the_server_has_closed_is_not_used_again(path: str) -> None:
-    with (
-        ServerProcess("--idle-timeout", "0.1") as server,
-        Client(server.url, retry=NO_RETRY) as client,
-    ):
+    with SteppedServer(idle_timeout=10.0) as server, Client(server.url, retry=NO_RETRY) as client:
         stream = client.stream(path)
         stream.create()
-        time.sleep(1.5)
+        server.advance(20.0)
+        wait_until(lambda: is_half_closed(server.port), "closing")
         # A plain append is never sent twice: it works only over a new connection.
         stream.append(b"1")
 

@@ -1,66 +1,57 @@
-"""The public conformance suite, over our own wire and over ASGI."""
+"""The public conformance suite, over our own wire and over ASGI.
 
+A round mostly waits for timeouts that the protocol prescribes, so all rounds run at once.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tests.conformance.suite import LONG_POLL_SECONDS, run_suite
+from tests.conformance.suite import LONG_POLL_SECONDS, Verdict, run_suite
 from tests.support.asgi import AsgiProcess
-from tests.support.compiled import RUNS_COMPILED
 from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.starts_engine
 
-ALL = 338
-LOCAL = "--allow-local-webhooks"
+ALL: Final = 338
+OPTIONS: Final = ("--allow-local-webhooks", "--long-poll-timeout", str(LONG_POLL_SECONDS))
 """The suite receives webhooks on this machine."""
+HARDLY_ANY_MEMORY: Final = (
+    *("--memory-budget-bytes", "256"),
+    *("--journal-bytes", "4096"),
+    *("--max-loaded-streams", "1"),
+    *("--max-open-segments", "2"),
+    *("--checkpoint-interval", "0.02"),
+)
+SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[ServerProcess | AsgiProcess]]]] = {
+    "memory": lambda _: ServerProcess(*OPTIONS),
+    "disk": lambda folder: ServerProcess(*OPTIONS, store=folder / "data"),
+    "disk with hardly any memory": lambda folder: ServerProcess(
+        *OPTIONS, *HARDLY_ANY_MEMORY, store=folder / "data"
+    ),
+    "ASGI under uvicorn": lambda _: AsgiProcess("tests.support.asgi_apps:plain"),
+}
 
 
-def test_the_memory_store_conforms(tmp_path: Path) -> None:
-    with ServerProcess(LOCAL, "--long-poll-timeout", str(LONG_POLL_SECONDS)) as server:
-        verdict = run_suite(server.url, tmp_path / "report.json", subscriptions=True)
-    assert verdict.failures == ()
-    assert (verdict.passed, verdict.skipped) == (ALL, 0)
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Verdict]]]:
+    """The suite's verdicts on all servers, each there when its round has ended."""
+
+    def run(name: str) -> Verdict:
+        folder = tmp_path_factory.mktemp("round")
+        with SERVERS[name](folder) as server:
+            return run_suite(server.url, folder / "report.json", subscriptions=True)
+
+    with ThreadPoolExecutor(len(SERVERS)) as rounds:
+        yield {name: rounds.submit(run, name) for name in SERVERS}
 
 
-@pytest.fixture
-def build(request: pytest.FixtureRequest) -> None:
-    """Run the compiled server, as users do, where there is a compiler."""
-    if RUNS_COMPILED:
-        request.getfixturevalue("serves_compiled")
-
-
-@pytest.mark.usefixtures("build")
-def test_the_disk_store_conforms(tmp_path: Path) -> None:
-    with ServerProcess(
-        LOCAL,
-        *("--long-poll-timeout", str(LONG_POLL_SECONDS)),
-        *("--store", str(tmp_path / "data")),
-    ) as server:
-        verdict = run_suite(server.url, tmp_path / "report.json", subscriptions=True)
-    assert verdict.failures == ()
-    assert (verdict.passed, verdict.skipped) == (ALL, 0)
-
-
-@pytest.mark.usefixtures("build")
-def test_the_disk_store_conforms_with_hardly_any_memory(tmp_path: Path) -> None:
-    with ServerProcess(
-        LOCAL,
-        *("--long-poll-timeout", str(LONG_POLL_SECONDS)),
-        *("--store", str(tmp_path / "data")),
-        *("--memory-budget-bytes", "256"),
-        *("--journal-bytes", "4096"),
-        *("--max-loaded-streams", "1"),
-        *("--max-open-segments", "2"),
-        *("--checkpoint-interval", "0.02"),
-    ) as server:
-        verdict = run_suite(server.url, tmp_path / "report.json", subscriptions=True)
-    assert verdict.failures == ()
-    assert (verdict.passed, verdict.skipped) == (ALL, 0)
-
-
-def test_the_asgi_adapter_conforms_under_uvicorn(tmp_path: Path) -> None:
-    with AsgiProcess("tests.support.asgi_apps:plain") as server:
-        verdict = run_suite(server.url, tmp_path / "report.json", subscriptions=True)
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_conforms(name: str, verdicts: dict[str, Future[Verdict]]) -> None:
+    verdict = verdicts[name].result()
     assert verdict.failures == ()
     assert (verdict.passed, verdict.skipped) == (ALL, 0)

@@ -18,6 +18,7 @@ from tests.crash.actors import Client, Gate, start_clients
 from tests.crash.checking import check
 from tests.crash.ledger import Ledger
 from tests.crash.options import BUSY
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
 from tests.support.wire import Lost
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.kills
 KILLS: Final = int(os.environ.get("HEADWATER_CRASH_KILLS", "20"))
 SEED: Final = os.environ.get("HEADWATER_CRASH_SEED") or str(time.time_ns())
 
-_PATIENCE: Final = 30.0
+_PATIENCE: Final = 60.0
 """Seconds after which a point that was not reached is given up."""
 
 
@@ -97,7 +98,11 @@ class Run:
             if self.server.dies_within(_PATIENCE):
                 self.reached.add(kill.point)
         else:
-            time.sleep(self.random.uniform(0.02, 0.5))
+            before = self.ledger.requests
+            wait_until(lambda: self.ledger.requests > before + 10, "the work of the clients")
+            time.sleep(
+                self.random.uniform(0, 0.5)
+            )  # Any moment will do: it is the one of the kill.
         code = self.server.kill()
         self.gate.shut()
         assert code == -9, f"the server died by itself (seed {SEED}, {kill}):\n{self.server.log()}"

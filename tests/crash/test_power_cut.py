@@ -24,6 +24,7 @@ from tests.crash.checking import check
 from tests.crash.disk_image import DiskImage, disk_image
 from tests.crash.ledger import Ledger
 from tests.crash.options import BUSY
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
 
 pytestmark = [pytest.mark.kills, pytest.mark.needs_root]
@@ -58,10 +59,12 @@ class Run:
 
     def cut(self) -> None:
         """Let the clients work until the power goes; the server is left dead."""
+        before = self.ledger.requests
         self.gate.open(self.server.port)
-        time.sleep(self.random.uniform(0.3, 2.0))
-        measured = figures(self.disk.place / "data").metrics
-        self.saved.update({name: measured[name] for name in ("checkpoints", "compactions")})
+        wait_until(lambda: self.ledger.requests > before + 10, "the work of the clients")
+        wait_until(self.has_saved, "checkpoints and a compaction", pause=0.1)
+        time.sleep(self.random.uniform(0, 1.5))  # Any moment will do: it is the one of the cut.
+        self.saved.update(self.measured())
         # It must not tell anybody of the errors that it gets once its disk is gone.
         self.server.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.server.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -69,6 +72,16 @@ class Run:
         code = self.server.kill()
         self.gate.shut()
         assert code == -9, f"the server died by itself (seed {SEED}):\n{self.server.log()}"
+
+    def measured(self) -> dict[str, int]:
+        """Count what the server of the moment has done besides writing journals."""
+        found = figures(self.disk.place / "data").metrics
+        return {name: found.get(name, 0) for name in ("checkpoints", "compactions")}
+
+    def has_saved(self) -> bool:
+        """Tell whether the server has made checkpoints, and one of the servers a compaction."""
+        here = self.measured()
+        return here["checkpoints"] > 1 and here["compactions"] + self.saved["compactions"] > 0
 
     def restart(self) -> None:
         """Start the next server on what the disk holds, and check it."""

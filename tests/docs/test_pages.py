@@ -5,14 +5,13 @@ import re
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.client import Client, subscriptions
+from tests.support.patience import PATIENCE_SECONDS, wait_until
 from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -80,23 +79,16 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
         scope["process"] = lambda path, message: done.append((path, message))
         worker = threading.Thread(target=scope["work"], args=(client, "mailer"))
         worker.start()
-        _wait_until(lambda: len(done) == 2)
+        wait_until(lambda: len(done) == 2)
         for number in range(3):
             client.stream(f"mail/{number}").create(data=b"[3]")
-            _wait_until(lambda: len(done) == 3 + number)  # noqa: B023 - asked at once
+            wait_until(lambda: len(done) == 3 + number)  # noqa: B023 - asked at once
         client.stream("wake/mail").close()
-        worker.join(20)
+        worker.join(PATIENCE_SECONDS)
         assert not worker.is_alive()
         assert client.run(subscriptions.claim(server.url, "mailer", "late")) is None
     assert done[:2] == [("mail/before", 1), ("mail/before", 2)]
     assert done[2:] == [(f"mail/{number}", 3) for number in range(3)]
-
-
-def _wait_until(check: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_the_python_examples_of_the_readme_run(tmp_path: Path) -> None:

@@ -16,15 +16,15 @@ from typing import Final
 import pytest
 
 from tests.fuzz.requests import BYTES_PATH, JSON_PATH, Maker
+from tests.support.patience import PATIENCE_SECONDS, wait_until
 from tests.support.server import ServerProcess
-from tests.support.wire import Wire, eventually
+from tests.support.wire import Wire
 
 COUNT: Final = int(os.environ.get("HEADWATER_FUZZ_REQUESTS", "200000"))
 SEED: Final = int(os.environ.get("HEADWATER_FUZZ_SEED", "20241009"))
 CONNECTIONS: Final = 32
 BATCH: Final = 9
 GROWTH: Final = 6 * 1024 * 1024
-LONGEST_SILENCE: Final = 30.0
 
 _STATUS: Final = re.compile(rb"HTTP/1\.1 ([2-5]\d\d) ")
 
@@ -49,7 +49,7 @@ class Flood:
             self._open()
         heard = time.monotonic()
         while self._selector.get_map():
-            assert time.monotonic() < heard + LONGEST_SILENCE, "the server stopped answering"
+            assert time.monotonic() < heard + PATIENCE_SECONDS, "the server stopped answering"
             for key, _ in self._selector.select(timeout=1):
                 heard = time.monotonic()
                 sock = key.fileobj
@@ -95,7 +95,7 @@ def server() -> Iterator[ServerProcess]:
 
 def settled_rss(server: ServerProcess) -> int:
     """Measure once nothing is under way any more."""
-    eventually(lambda: server.connections() == 0, 15, "closing every connection")
+    wait_until(lambda: server.connections() == 0, "closing every connection")
     return min(server.rss() for _ in range(3))
 
 

@@ -43,3 +43,7 @@ def test_json_is_one_type_and_text_a_family() -> None:
     assert is_text("text/html")
     assert not is_text("application/xml")
     assert not is_text("textual/plain")
+
+
+def test_a_long_header_is_reduced_as_a_short_one() -> None:
+    assert media_type(f"Text/Plain; x={'y' * 300}") == "text/plain"

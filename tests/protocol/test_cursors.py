@@ -1,5 +1,8 @@
 """Cursors move with time and never backwards."""
 
+from datetime import UTC, datetime
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,3 +59,17 @@ def test_a_cursor_is_read_back(cursor: int) -> None:
 def test_what_is_no_cursor_of_ours_is_none(text: str | None) -> None:
     cursor = parse_cursor(text)
     assert cursor is None or (text is not None and int(text) == cursor)
+
+
+@pytest.mark.parametrize(("jitter", "intervals"), [(0.0, 1), (0.5, 91), (0.9999, 180)])
+def test_the_jitter_spreads_cursors_over_an_hour(jitter: float, intervals: int) -> None:
+    assert next_cursor(1000, EPOCH, jitter) == 1000 + intervals
+
+
+def test_the_epoch_is_the_protocols() -> None:
+    assert datetime.fromtimestamp(EPOCH, UTC) == datetime(2024, 10, 9, tzinfo=UTC)
+
+
+def test_a_number_longer_than_any_cursor_of_ours_is_none() -> None:
+    assert parse_cursor("9" * 15) == 10**15 - 1
+    assert parse_cursor("1" + "0" * 15) is None

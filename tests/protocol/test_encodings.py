@@ -45,3 +45,12 @@ def test_any_header_is_understood_somehow(accepted: str) -> None:
 @given(st.sets(st.sampled_from(CODINGS), min_size=1))
 def test_what_is_chosen_was_offered(offered: set[str]) -> None:
     assert negotiate(", ".join(sorted(offered))) in offered
+
+
+@pytest.mark.parametrize("accepted", ["gzip, br;q=1", "br, gzip;q=1", "gzip;q=9, br"])
+def test_without_a_quality_or_with_one_above_1_it_is_1(accepted: str) -> None:
+    assert negotiate(accepted) == "br"
+
+
+def test_a_long_header_is_negotiated_as_a_short_one() -> None:
+    assert negotiate(f"gzip{', identity' * 100}") == "gzip"

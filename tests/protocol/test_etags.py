@@ -40,3 +40,8 @@ def test_if_none_match_takes_lists_weak_tags_and_the_star(one: Range, other: Ran
     for header in ("", '"x"', tag[1:-1], f'"{tag}"'):
         assert not matches(header, tag)
     assert matches(etag(other), tag) == (one == other)
+
+
+def test_closure_alone_makes_another_etag() -> None:
+    start, end = Offset(1, 0), Offset(1, 9)
+    assert make_etag(start, end, 1, closed=True) != make_etag(start, end, 1, closed=False)

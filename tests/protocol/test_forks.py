@@ -109,3 +109,9 @@ def test_a_fork_gets_what_it_asks_for_or_its_sources_expiry(source: Expiry) -> N
     assert inherited_expiry(source, NEVER) == source
     for asked in (Expiry(ttl=0), Expiry(ttl=30), Expiry(expires_at="b", instant=2.0)):
         assert inherited_expiry(source, asked) == asked
+
+
+def test_a_fork_and_a_request_for_one_are_described_by_where_they_begin() -> None:
+    assert ForkRequest("s").describe() == "the tail+0"
+    assert ForkRequest("s", Offset(4, 7), 2).describe() == f"{Offset(4, 7)}+2"
+    assert ForkOrigin("s", Offset(4, 7), 2, 9).describe() == f"{Offset(4, 7)}+2"

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwater.protocol.framing import (
+    _CUT_MAX_STEP,
     EmptyArray,
     InvalidJson,
     cut,
@@ -304,3 +305,75 @@ def test_the_beginning_and_every_byte_of_other_types_are_boundaries() -> None:
     assert is_boundary(None, JSON)
     assert not is_boundary(ord(","), JSON)
     assert is_boundary(ord(","), TEXT)
+
+
+@pytest.mark.parametrize(
+    "character",
+    ["\x7f", "\x80", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010ffff"],
+)
+def test_text_is_cut_behind_the_last_whole_character_within_the_limit(character: str) -> None:
+    stored = f"a{character}{character}b".encode()
+    size = len(character.encode())
+    ends = (1, 1 + size, 1 + 2 * size)
+    for limit in range(1, len(stored)):
+        assert find(stored, 0, limit, TEXT) == max(end for end in ends if end <= limit)
+
+
+@pytest.mark.parametrize("character", ["\x80", "\u07ff", "\u0800", "\uffff", "\U00010000"])
+def test_a_first_character_longer_than_the_limit_comes_whole(character: str) -> None:
+    size = len(character.encode())
+    for limit in range(1, size):
+        assert find(f"{character}b".encode(), 0, limit, TEXT) == size
+
+
+@pytest.mark.parametrize("character", ["a", "\x80", "\u0800", "\uffff", "\U00010000", "\U0010ffff"])
+def test_a_window_of_text_that_ends_with_a_character_is_taken_whole(character: str) -> None:
+    window = f"ab{character}".encode()
+    assert cut(window, TEXT) == len(window)
+    assert cut(window[:-1], TEXT) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "stored"),
+    [(b"{\r}", b"{ },\n"), (b"[1,\r2]", b"1,\n2,\n"), (b"[{\r\n}]", b"{  },\n")],
+)
+def test_a_carriage_return_is_no_more_stored_than_a_newline(body: bytes, stored: bytes) -> None:
+    assert frame_json(body) == stored
+
+
+@pytest.mark.parametrize("body", [b"\x0c1", b"1\x0b", b"\xa01"])
+def test_whitespace_that_is_none_in_json_is_refused(body: bytes) -> None:
+    assert isinstance(frame_json(body), InvalidJson)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'"\xff"', "byte 1 is not UTF-8"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+        (b"{", "truncated"),
+        (b"1 2", "malformed"),
+    ],
+)
+def test_a_refused_body_says_why(body: bytes, reason: str) -> None:
+    refusal = frame_json(body)
+    assert isinstance(refusal, InvalidJson)
+    assert reason in refusal.reason
+
+
+@pytest.mark.parametrize("place", [-1, 0, 1])
+def test_messages_are_skipped_where_one_ends_at_the_end_of_a_window(place: int) -> None:
+    end = _CUT_MAX_STEP + place  # where the first message's newline lies
+    stored = Stored(b"1" * (end - 1) + b",\n2,\n")
+    assert skip_messages(stored.read, 0, len(stored.data), 1) == (end + 1, 1)
+    assert skip_messages(stored.read, 0, len(stored.data), 2) == (end + 4, 2)
+
+
+def test_no_more_messages_are_skipped_than_asked_for_however_many_windows_follow() -> None:
+    stored = Stored(b"1,\n" + b"2" * (2 * _CUT_MAX_STEP) + b",\n3,\n")
+    assert skip_messages(stored.read, 0, len(stored.data), 1) == (3, 1)
+
+
+def test_only_the_end_of_the_last_message_has_to_be_in_memory() -> None:
+    elsewhere = object()
+    assert render([elsewhere, b",\n"], JSON) == [b"[", elsewhere, b"", b"]"]

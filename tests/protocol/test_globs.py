@@ -110,3 +110,31 @@ def test_ten_thousand_globs_cost_a_path_no_line_more_than_ten() -> None:
         return next(counted)
 
     assert lines(10_000) == lines(10)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix"),
+    [
+        ("a/b", "a/b"),
+        ("a/b/*", "a/b/"),
+        ("a/b/*/c", "a/b/"),
+        ("a/b/**", "a/b"),
+        ("a/**/b", "a"),
+        ("*", ""),
+        ("**", ""),
+        ("*/a", ""),
+        ("**/a", ""),
+    ],
+)
+def test_the_literal_prefix_is_as_long_as_it_can_be(pattern: str, prefix: str) -> None:
+    assert literal_prefix(pattern) == prefix
+
+
+@pytest.mark.parametrize("star", ["*", "**"])
+def test_patterns_beside_one_that_was_removed_are_still_found(star: str) -> None:
+    index: GlobIndex[str] = GlobIndex()
+    index.add("gone", f"a/{star}")
+    index.add("kept", "a/b")
+    index.remove("gone")
+    assert index.match("a/b") == ("kept",)
+    assert index.match("a/c") == ()

@@ -137,3 +137,59 @@ def test_a_producers_numbers_are_whole_and_fit_javascript(text: str) -> None:
     assert isinstance(parse_producer("p", text, "0"), BadHeader)
     assert isinstance(parse_producer("p", "0", text), BadHeader)
     assert parse_producer("p", str(MAX_INTEGER), "0") == ProducerClaim("p", MAX_INTEGER, 0)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "expires_at", "name", "value"),
+    [
+        ("x", None, "Stream-TTL", "x"),
+        (None, "tomorrow", "Stream-Expires-At", "tomorrow"),
+        (None, "2030-02-30T00:00:00Z", "Stream-Expires-At", "2030-02-30T00:00:00Z"),
+        ("1", "2030-01-01T00:00:00Z", "Stream-Expires-At", "2030-01-01T00:00:00Z"),
+    ],
+)
+def test_a_refused_expiry_names_its_header_and_value(
+    ttl: str | None, expires_at: str | None, name: str, value: str
+) -> None:
+    refusal = parse_expiry(ttl, expires_at)
+    assert isinstance(refusal, BadHeader)
+    assert (refusal.name, refusal.value) == (name, value)
+    assert refusal.expected
+
+
+@pytest.mark.parametrize(
+    ("given_headers", "name", "value"),
+    [
+        ((None, "0", "0"), "Producer-Id", ""),
+        (("p", None, "0"), "Producer-Epoch", ""),
+        (("p", "0", None), "Producer-Seq", ""),
+        (("", "0", "0"), "Producer-Id", ""),
+        (("p", "", "0"), "Producer-Epoch", ""),
+        (("p", "x", "0"), "Producer-Epoch", "x"),
+        (("p", "0", "-1"), "Producer-Seq", "-1"),
+    ],
+)
+def test_a_refused_producer_names_its_header_and_value(
+    given_headers: tuple[str | None, str | None, str | None], name: str, value: str
+) -> None:
+    refusal = parse_producer(*given_headers)
+    assert isinstance(refusal, BadHeader)
+    assert (refusal.name, refusal.value) == (name, value)
+    assert refusal.expected
+
+
+@pytest.mark.parametrize("limit", [1, 9, 10, 10**10, MAX_INTEGER])
+def test_a_plain_integer_past_its_limit_is_refused(limit: int) -> None:
+    assert parse_plain_integer(str(limit), limit) == limit
+    assert parse_plain_integer(str(limit + 1), limit) is None
+
+
+def test_a_ttl_is_at_most_ten_billion_seconds() -> None:
+    assert parse_expiry("10000000000", None) == Expiry(ttl=10_000_000_000)
+    assert isinstance(parse_expiry("10000000001", None), BadHeader)
+
+
+def test_a_producers_numbers_end_where_javascripts_do() -> None:
+    largest = 9_007_199_254_740_991
+    assert parse_producer("p", str(largest), "0") == ProducerClaim("p", largest, 0)
+    assert isinstance(parse_producer("p", str(largest + 1), "0"), BadHeader)

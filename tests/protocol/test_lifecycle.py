@@ -26,7 +26,12 @@ from headwater.protocol.producers import (
     Repeated,
     SequenceGap,
 )
-from headwater.protocol.refusals import ContentTypeMismatch, SeqRegression, StreamClosed
+from headwater.protocol.refusals import (
+    ConfigMismatch,
+    ContentTypeMismatch,
+    SeqRegression,
+    StreamClosed,
+)
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -197,3 +202,35 @@ class TestExisting:
         assert mismatch is not None
         assert (mismatch.path, mismatch.field) == ("s", field_name)
         assert mismatch.existing != mismatch.requested
+
+    @pytest.mark.parametrize(
+        ("has", "wants", "mismatch"),
+        [
+            (config(), Create(TEXT), ("content type", JSON, TEXT)),
+            (config(), Create("json"), ("content type", JSON, "")),
+            (config(), Create(JSON, close=True), ("closure", "open", "closed")),
+            (config(expiry=Expiry(ttl=5)), Create(JSON), ("expiry", "a TTL of 5 s", "none")),
+            (config(), Create(JSON, AT), ("expiry", "none", "at 1893456000.000")),
+            (config(origin=ORIGIN), Create(JSON), ("fork source", "src", "none")),
+            (config(), Create(fork=ForkRequest("src")), ("fork source", "none", "src")),
+            (
+                config(origin=ORIGIN),
+                Create(fork=ForkRequest("src")),
+                ("fork offset", f"{Offset(1, 10)}+2", "the tail+0"),
+            ),
+        ],
+    )
+    def test_a_mismatch_says_what_there_is_and_what_was_asked_for(
+        self, has: StreamConfig, wants: Create, mismatch: tuple[str, str, str]
+    ) -> None:
+        found = existing_mismatch("s", has, closed=False, request=wants)
+        assert found == ConfigMismatch("s", *mismatch)
+
+
+def test_a_close_without_a_body_keeps_the_producers_number() -> None:
+    request = Append(close=True, producer=claim(0, 0))
+    assert decide_append(Writer(), request) == AppendPlan(b"", ProducerState(0, 0))
+
+
+def test_an_append_of_nothing_to_a_closed_stream_is_no_close() -> None:
+    assert decide_append(Writer(closed=True), Append(JSON)) == StreamClosed("s", TAIL)

@@ -138,3 +138,13 @@ def test_an_ancestors_epoch_past_the_fork_is_unknown_and_not_stale() -> None:
     assert lineage.locate(Offset(5, 5)) == StaleIncarnation(Offset(5, 5), 7)
     assert lineage.locate(Offset(7, 10)) == UnknownPosition(Offset(7, 10))
     assert lineage.locate(Offset(7, 11)) == 11
+
+
+def test_a_fork_at_its_sources_fork_point_has_nothing_of_the_source() -> None:
+    source = Lineage(1).fork(5, 2)
+    assert source.fork(5, 3) == Lineage(3, ((5, 1),))
+    assert source.fork(6, 3) == Lineage(3, ((5, 1), (6, 2)))
+
+
+def test_the_start_is_byte_0_of_no_epoch() -> None:
+    assert parse_position("-1") == Offset(0, 0)

@@ -101,3 +101,24 @@ def test_the_limit_counts_decoded_bytes() -> None:
 @pytest.mark.parametrize("url", ["/", "/v1/stream", "/v1/streams/x", "/healthz", "", "*"])
 def test_what_lies_elsewhere_is_no_stream(url: str) -> None:
     assert parse_path(url, ROOT, LIMIT) == NotAStream(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "reason"),
+    [
+        ("%ff", "not UTF-8"),
+        ("a//b", "empty"),
+        ("a%2fb", "slash"),
+        ("x" * 1025, "longer than 1024 bytes"),
+        ("x" * 100_000, "longer than 1024 bytes"),
+        ("__ds/x", "reserved"),
+    ],
+)
+def test_a_refused_path_says_why(encoded: str, reason: str) -> None:
+    refusal = parse(encoded)
+    assert isinstance(refusal, BadPath)
+    assert reason in refusal.reason
+
+
+def test_what_a_url_path_may_hold_is_not_escaped() -> None:
+    assert url_path("a:b@c/~d;e=f,g", ROOT) == f"{ROOT}a:b@c/~d;e=f,g"

@@ -86,3 +86,12 @@ def test_events_in_a_row_stay_apart(texts: list[str]) -> None:
     control = control_event(Offset(1, 2), 3, up_to_date=True)
     stream = b"".join(data_event(text.encode(), TEXT) + control for text in texts)
     assert [kind for kind, _ in parse(stream)] == ["data", "control"] * len(texts)
+
+
+def test_a_control_event_says_closed_only_where_it_is_told_so() -> None:
+    assert b"streamClosed" not in control_event(Offset(1, 2), 3, up_to_date=True)
+
+
+def test_base64_is_one_line_and_the_event_ends_behind_it() -> None:
+    stored = bytes(100)
+    assert data_event(stored, "image/png") == b"event: data\ndata:%b\n\n" % base64.b64encode(stored)

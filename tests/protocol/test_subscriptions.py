@@ -1,5 +1,6 @@
 """The state machine of subscriptions, as tables and as a random walk."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import structs
 
 from headwater.protocol import subscriptions as s
+from headwater.protocol.forks import ForkOrigin
 from headwater.protocol.links import Link, beginning
 from headwater.protocol.offsets import START, Offset
 
@@ -256,3 +258,118 @@ class Walk(RuleBasedStateMachine):
 
 
 TestWalk = Walk.TestCase
+
+
+def test_a_fork_is_linked_from_where_it_diverged() -> None:
+    assert beginning(ForkOrigin("source", Offset(3, 7), 0, 7)) == Offset(3, 7)
+
+
+def test_a_webhook_subscription_keeps_its_url() -> None:
+    request = s.ConfigRequest(
+        "webhook", pattern="a/*", webhook=s.WebhookTarget("https://x.example/"), lease_ttl_ms=2_000
+    )
+    assert s.normalise(request, 100) == HOOK
+
+
+def test_a_pull_wake_subscription_keeps_its_wake_stream() -> None:
+    assert s.normalise(asked(lease_ttl_ms=2_000), 100) == PULL
+
+
+def url_of(length: int) -> s.WebhookTarget:
+    return s.WebhookTarget("https://x.example/".ljust(length, "x"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lease_ttl_ms": s.MIN_LEASE_MS},
+        {"lease_ttl_ms": s.MAX_LEASE_MS},
+        {"description": "x" * s.MAX_TEXT},
+        {"type": "webhook", "webhook": url_of(s.MAX_URL)},
+        {"streams": [f"s{number}" for number in range(s.MAX_STREAMS)]},
+        {"pattern": "x" * 100},
+    ],
+)
+def test_a_subscription_may_be_at_a_limit(change: dict[str, object]) -> None:
+    assert isinstance(s.normalise(asked(**change), 100), s.Config)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"description": "x" * (s.MAX_TEXT + 1)}, "description is longer than 1024"),
+        ({"type": "webhook", "webhook": url_of(s.MAX_URL + 1)}, "webhook.url is longer than 2048"),
+        ({"streams": [f"s{number}" for number in range(s.MAX_STREAMS + 1)]}, "more than 10000"),
+        ({"pattern": "x" * 101}, "longer than 100"),
+    ],
+)
+def test_a_subscription_past_a_limit_is_refused(change: dict[str, object], reason: str) -> None:
+    refused = s.normalise(asked(**change), 100)
+    assert isinstance(refused, s.BadConfig)
+    assert reason in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (s.State(7), "active"),
+        (DUE, "active"),
+        (structs.replace(DUE, attempts=1), "failed"),
+        (s.State(7, "waking", "w_7"), "active"),
+        (LEASED, "active"),
+        (s.State(7, "dead", attempts=9), "dead"),
+    ],
+)
+def test_a_status_says_how_delivery_goes(state: s.State, status: str) -> None:
+    assert s.status(state) == status
+
+
+@pytest.mark.parametrize(
+    ("state", "deadline"),
+    [
+        (s.State(7), None),
+        (DUE, NOW),
+        (s.State(7, "waking", "w_7"), None),
+        (LEASED, NOW + 2),
+        (s.State(7, "dead"), None),
+    ],
+)
+def test_a_lease_and_a_delivery_have_a_deadline(state: s.State, deadline: float | None) -> None:
+    assert s.deadline(state) == deadline
+
+
+@pytest.mark.parametrize("text", ["a/b", "/a/b", "a/b/", "//a/b//"])
+def test_slashes_around_a_path_are_left_off(text: str) -> None:
+    assert s.stream_path(text, 100) == "a/b"
+    assert s.stream_path(f"X{text.strip('/')}X", 100) == "Xa/bX"
+
+
+def test_a_wake_is_due_at_once_with_the_next_generation() -> None:
+    assert s.wake(s.State(6, "dead", attempts=9), "w_7", NOW) == DUE
+
+
+def test_a_lease_is_extended_for_its_holder() -> None:
+    assert s.extend(PULL, LEASED, NOW + 1) == s.State(7, "leased", "w_7", "one", NOW + 3)
+
+
+def test_a_webhook_that_calls_back_before_it_has_answered_holds_the_lease() -> None:
+    assert s.extend(HOOK, DUE, NOW) == s.State(7, "leased", "w_7", "webhook", NOW + 2)
+
+
+@pytest.mark.parametrize(
+    ("explicit", "glob", "type_"),
+    [(True, False, "explicit"), (False, True, "glob"), (True, True, "explicit")],
+)
+def test_a_link_that_was_asked_for_is_explicit(explicit: bool, glob: bool, type_: str) -> None:
+    assert Link(START, 3, explicit=explicit, glob=glob).type == type_
+
+
+def test_a_stored_state_that_says_nothing_is_idle() -> None:
+    idle = s.State(0, "idle", "", "", 0.0, 0, 0.0, "")
+    assert msgspec.json.decode(b"{}", type=s.State) == idle
+
+
+def test_a_lease_lasts_thirty_seconds_where_none_is_asked_for() -> None:
+    config = s.normalise(asked(), 100)
+    assert isinstance(config, s.Config)
+    assert config.lease_seconds == 30

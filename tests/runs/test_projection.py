@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headwater.runs import NewEvent, StoredEvent, project
 from headwater.runs.projection import Health, Projection
-from headwater.runs.store import checkpoint_from_json, checkpoint_to_json
+from headwater.runs.store import Checkpoint, checkpoint_from_json, checkpoint_to_json
 from tests.suites.run_steps import (
     as_stored,
     at,
@@ -135,3 +135,76 @@ def test_whatever_order_events_are_committed_in_the_end_is_the_same(
     ours.take(seen(LOG, set(), ours.read_from), at(1))
     assert ours.snapshot() == project("run-001", LOG)
     assert ours.health is Health.LIVE
+
+
+def test_a_new_projection_is_live_and_without_a_gap() -> None:
+    ours = projection()
+    assert (ours.run_id, ours.health, ours.has_gap) == ("run-001", Health.LIVE, False)
+
+
+def test_what_was_applied_before_is_not_counted_again() -> None:
+    ours = projection()
+    assert ours.take(LOG, at(0)).applied == 8
+    assert ours.take(LOG, at(1)).applied == 0
+
+
+def test_a_checkpoint_without_a_gap_is_one_snapshot() -> None:
+    ours = projection()
+    ours.take(LOG, at(0))
+    assert ours.checkpoint() == Checkpoint(project("run-001", LOG), 8)
+
+
+def test_a_checkpoint_below_the_first_event_has_no_base() -> None:
+    ours = projection()
+    ours.take(seen(LOG, {1}, 0), at(0))
+    assert ours.checkpoint() == Checkpoint(project("run-001", LOG[1:]), 0, stale=True)
+
+
+def test_a_projection_goes_on_from_its_checkpoint_with_the_same_one() -> None:
+    ours = projection()
+    ours.take(LOG, at(0))
+    restored = Projection("run-001", ours.checkpoint(), gaps_are_final=False, grace=GRACE)
+    assert restored.checkpoint() == ours.checkpoint()
+
+
+def test_an_invalid_first_event_is_reported() -> None:
+    invalid = projection().take(as_stored([step_completed("a")]), at(0)).invalid
+    assert [(each.run_id, each.run_seq) for each in invalid] == [("run-001", 1)]
+
+
+def test_an_invalid_transition_above_a_gap_is_not_reported_again_after_a_restart() -> None:
+    log = as_stored([started(), *numbered(2), step_completed("a")])
+    ours = projection()
+    assert [each.run_seq for each in ours.take(seen(log, {2}, 0), at(0)).invalid] == [4]
+    restored = Projection("run-001", ours.checkpoint(), gaps_are_final=False, grace=GRACE)
+    assert restored.take(seen(log, set(), restored.read_from), at(1)).invalid == ()
+
+
+def test_a_gap_is_reported_as_opened_once() -> None:
+    log = as_stored(numbered(9))
+    ours = projection()
+    assert len(ours.take(seen(log, {3, 4, 5}, 0), at(0)).opened) == 1
+    assert ours.take(seen(log, {3, 4, 5}, ours.read_from), at(0)).opened == ()
+    assert ours.take(seen(log, {3, 5}, ours.read_from), at(1)).opened == ()
+
+
+def test_a_gap_has_its_own_age() -> None:
+    log = as_stored(numbered(9))
+    ours = projection()
+    ours.take(seen(log[:5], {3}, 0), at(0))
+    ours.take(seen(log, {3, 7}, ours.read_from), at(3))
+    first = ours.take(seen(log, {3, 7}, ours.read_from), at(5))
+    assert [gap.first for gap in first.given_up] == [3]
+    second = ours.take(seen(log, {3, 7}, ours.read_from), at(8))
+    assert [gap.first for gap in second.given_up] == [7]
+
+
+def test_after_a_restart_within_a_gap_there_is_one_before_events_are_read() -> None:
+    ours = projection()
+    ours.take(seen(LOG, {4}, 0), at(0))
+    restored = Projection("run-001", ours.checkpoint(), gaps_are_final=False, grace=GRACE)
+    assert (restored.gaps, restored.has_gap) == ((), True)
+
+
+def test_health_has_the_names_of_the_contract() -> None:
+    assert [str(health) for health in Health] == ["LIVE", "STALE", "RESYNCING"]

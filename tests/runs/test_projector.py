@@ -57,6 +57,7 @@ class LateStore(MemoryRunStore):
 
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> None:
         if self.full:
+            self.refused += 1
             raise RunStoreUnavailable("here", "it is full")
         await super().save_checkpoints(checkpoints)
 
@@ -81,10 +82,20 @@ class CountingStore(SqliteRunStore):
         return await super().fetch_each(wanted, limit)
 
 
+def has_applied(projector: Projector, events: int) -> bool:
+    """Tell whether a projector has applied so many events."""
+    return projector.metrics().events_applied == events
+
+
+def has_looked(store: LateStore, times: int) -> bool:
+    """Tell whether events were asked for so often."""
+    return len(store.fetches) >= times
+
+
 async def run_until_applied(projector: Projector, wanted: int) -> None:
     """Run a projector until it has applied so many events; then stop it."""
     task = asyncio.create_task(projector.run())
-    await until(lambda: projector.metrics().events_applied == wanted)
+    await until(partial(has_applied, projector, wanted))
     projector.stop()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
@@ -123,12 +134,12 @@ def test_it_follows_live_and_stops_when_told() -> None:
     store = MemoryRunStore()
 
     async def scenario() -> None:
-        projector = Projector(store)
+        # It does not look again by itself: the store has to report each change.
+        projector = Projector(store, Options(wait_seconds=600))
         task = asyncio.create_task(projector.run())
         for number in range(30):
             await append(store, *numbered(2, first=number * 2))
-            await asyncio.sleep(0.005)
-        await until(lambda: projector.metrics().events_applied == 60)
+            await until(partial(has_applied, projector, number * 2 + 2), "what was appended")
         kept = await store.load_checkpoint("run-001")
         assert kept is not None
         assert kept.last_event_seq == 60
@@ -154,7 +165,7 @@ def test_a_late_event_is_found_and_its_gap_alerted_once() -> None:
     alerts: list[Alert] = []
 
     async def scenario() -> None:
-        projector = Projector(store, on_alert=Alerts(alerts.append))
+        projector = Projector(store, Options(grace_seconds=60), on_alert=Alerts(alerts.append))
         await append(store, started(), step_started("a"), step_completed("a"), *numbered(2))
         store.hidden = {2}
         await projector.catch_up()
@@ -174,14 +185,21 @@ def test_a_late_event_is_found_and_its_gap_alerted_once() -> None:
 
 
 def test_a_gap_that_stays_is_given_up_after_the_grace_period() -> None:
-    store = LateStore()
+    moment = [datetime.now(UTC)]
+    store = LateStore(clock=lambda: moment[0])
 
     async def scenario() -> None:
-        projector = Projector(store, Options(grace_seconds=0.2))
+        projector = Projector(store, Options(grace_seconds=0.2), clock=lambda: moment[0])
         task = asyncio.create_task(projector.run())
         await append(store, *numbered(5))
         store.hidden = {3}
         await until(lambda: projector.health("run-001") is Health.STALE)
+        for seconds in (0, 0.1):
+            moment[0] += timedelta(seconds=seconds)
+            looked = len(store.fetches)
+            await until(partial(has_looked, store, looked + 3), "more looks")
+            assert projector.health("run-001") is Health.STALE
+        moment[0] += timedelta(seconds=0.1)
         await until(lambda: projector.health("run-001") is Health.LIVE)
         kept = await store.load_checkpoint("run-001")
         assert kept is not None
@@ -228,7 +246,7 @@ def test_a_restarted_projector_comes_back_to_an_open_gap() -> None:
     async def scenario() -> None:
         await append(store, *numbered(5))
         store.hidden = {3}
-        first = Projector(store)
+        first = Projector(store, Options(grace_seconds=60))
         await run_until_applied(first, wanted=4)
         assert first.health("run-001") is Health.STALE
         # Nothing changes any more, and still the gap has to be given up one day.
@@ -363,17 +381,31 @@ def test_a_run_that_is_far_behind_is_projected_anew() -> None:
 
 
 def test_an_outage_of_the_store_is_waited_out_and_alerted() -> None:
-    store = LateStore()
+    moment = [datetime.now(UTC)]
+    store = LateStore(clock=lambda: moment[0])
+    alerts: list[Alert] = []
 
     async def scenario() -> None:
-        projector = Projector(store, Options(retry_seconds=0.02))
-        store.down = True
+        projector = Projector(
+            store,
+            Options(retry_seconds=0.02),
+            on_alert=Alerts(alerts.append),
+            clock=lambda: moment[0],
+        )
+        store.full = True
         task = asyncio.create_task(projector.run())
         await append(store, started())
-        await until(lambda: store.refused >= 3)
+        await until(lambda: store.refused >= 3, "attempts to save the checkpoint")
+        store.down = True
+        store.refused = 0
+        await until(lambda: store.refused >= 3, "attempts to ask for changes")
         assert projector.metrics().events_applied == 0
-        store.down = False
-        await until(lambda: projector.metrics().events_applied == 1)
+        assert alerts == []
+        moment[0] += timedelta(seconds=6)
+        await until(lambda: alerts, "the alert")
+        assert [each.code for each in alerts] == [LAG_HIGH]
+        store.full = store.down = False
+        await until(partial(has_applied, projector, 1))
         projector.stop()
         await task
 

@@ -19,7 +19,7 @@ from headwater.runs import (
     project,
 )
 from headwater.runs.event_data import KINDS
-from headwater.runs.reducer import RULES, Fold, status_after
+from headwater.runs.reducer import RULES, Fold, InvalidTransition, status_after
 from headwater.runs.values import Decision, Skipping, snapshot_from_wire, snapshot_to_wire
 from tests.suites.run_steps import (
     TEMPORAL,
@@ -319,3 +319,68 @@ def test_every_prefix_can_be_saved_and_gone_on_from(log: list[StoredEvent]) -> N
     for cut in range(len(log) + 1):
         half: Any = snapshot_to_wire(project("run-001", log[:cut]))
         assert project("run-001", log[cut:], snapshot_from_wire(half)) == whole
+
+
+def test_the_last_event_again_changes_nothing() -> None:
+    log = as_stored([started(), event("SignalAccepted", {"signalId": "s"}, signal="s")])
+    run = project("run-001", log)
+    assert apply(run, log[-1]) == (run, None)
+
+
+def test_a_run_begins_with_its_first_event() -> None:
+    (log,) = as_stored([event("RunApproved")])
+    assert apply(None, log) == (RunSnapshot("run-001", RunStatus.APPROVED, 1, (), ()), None)
+
+
+def test_an_invalid_transition_says_of_which_run_and_why() -> None:
+    (log,) = as_stored([event("RunResumed")], first=3)
+    _, invalid = apply(None, log)
+    reason = "a run that is PENDING has no RunResumed"
+    assert invalid == InvalidTransition("run-001", 3, "RunResumed", reason)
+
+
+def test_a_step_shows_the_engines_last_attempt() -> None:
+    run = after(step_started("a", engine_attempt_id=4), step_completed("a", engine_attempt_id=5))
+    assert run.steps[0].engine_attempt_id == 5
+
+
+def test_a_failed_step_keeps_what_it_made() -> None:
+    data = {
+        "failedAt": text(at(2)),
+        "error": {"code": "TIMEOUT", "message": "too slow", "retryable": True},
+        "artifactRefs": [{"uri": "s3://half", "kind": "table"}],
+    }
+    run = after(step_started("a"), event("StepFailed", data, step="a"))
+    assert run.steps[0].artifacts == (ArtifactRef("s3://half", "table"),)
+
+
+def test_a_correction_to_failed_says_why_and_is_counted() -> None:
+    error = {"code": "BAD", "message": "wrong rows", "retryable": False}
+    told = event("StepCorrected", {"status": "FAILED", "error": error}, step="a")
+    run = after(step_started("a"), step_completed("a"), told)
+    (step,) = run.steps
+    assert (step.status, step.skipped) == (StepStatus.FAILED, None)
+    assert step.error == Failure("BAD", "wrong rows", retryable=False)
+    assert run.failed_steps == 1
+
+
+def test_a_correction_of_a_failure_by_another_counts_it_once() -> None:
+    error = {"code": "BAD", "message": "wrong rows", "retryable": False}
+    told = event("StepCorrected", {"status": "FAILED", "error": error}, step="a")
+    run = after(step_started("a"), step_failed("a"), told)
+    assert run.failed_steps == 1
+
+
+def test_a_correction_to_skipped_says_why() -> None:
+    told = event("StepCorrected", {"status": "SKIPPED", "reason": "by hand"}, step="a")
+    run = after(step_started("a"), step_completed("a"), told)
+    (step,) = run.steps
+    assert (step.status, step.skipped) == (StepStatus.SKIPPED, Skipping("by hand"))
+
+
+def test_a_correction_may_move_the_end() -> None:
+    data = {"status": "SUCCESS", "completedAt": text(at(7))}
+    run = after(
+        step_started("a"), step_failed("a", seconds=2), event("StepCorrected", data, step="a")
+    )
+    assert run.steps[0].completed_at == at(7)

@@ -3,16 +3,18 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.server.conftest import Serve
 from tests.support.barrier import barrier
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
-from tests.support.wire import Wire, build, eventually
+from tests.support.stepped_server import SteppedServer
+from tests.support.wire import Wire, build
 
 BINARY = {"Content-Type": "application/octet-stream"}
 JSON = {"Content-Type": "application/json"}
@@ -37,7 +39,7 @@ def saved(serve: Serve, tmp_path: Path) -> Saved:
         with Wire(server.port) as writer:
             assert writer.ask("PUT", S, headers, body).status == 201
         first = data / "journal" / "0000000000000001.log"
-        eventually(lambda: not first.exists(), what="saving")
+        wait_until(lambda: not first.exists(), "saving")
         assert max(_read_through(server)) <= MIB + 2  # brackets: what is not checked yet is cut
         return server
 
@@ -61,7 +63,7 @@ def half_saved(serve: Serve, saved: Saved, tmp_path: Path) -> Callable[[], Serve
     return start
 
 
-def _read_through(server: ServerProcess) -> list[int]:
+def _read_through(server: ServerProcess | SteppedServer) -> list[int]:
     """Read the stream to its end, and give the lengths of the answers."""
     lengths: list[int] = []
     offset = "-1"
@@ -74,20 +76,33 @@ def _read_through(server: ServerProcess) -> list[int]:
             offset = answer.headers["stream-next-offset"]
 
 
-def test_many_readers_that_stand_still_cost_no_memory_and_are_dropped(saved: Saved) -> None:
-    server = saved("--write-timeout", "2")
-    before = server.rss()
+@contextmanager
+def stuck_readers(server: ServerProcess) -> Iterator[list[Wire]]:
+    """Clients that ask for the stream and read nothing."""
     stuck = [Wire(server.port, receive_buffer=4096) for _ in range(30)]
     try:
         for wire in stuck:
             wire.send(build("GET", S))
-            assert wire.answer_head()[0] == 200
-        assert server.rss() - before < 30 * MIB  # of the 360 that they asked for
-        eventually(lambda: server.log().count(DROPPED) == len(stuck), what="dropping")
-        eventually(lambda: server.connections() == 0, what="closing")
+        yield stuck
     finally:
         for wire in stuck:
             wire.close()
+
+
+def test_many_readers_that_stand_still_cost_no_memory(saved: Saved) -> None:
+    server = saved("--write-timeout", "3600")
+    before = server.rss()
+    with stuck_readers(server) as stuck:
+        for wire in stuck:
+            assert wire.answer_head()[0] == 200
+        assert server.rss() - before < 30 * MIB  # of the 360 that they asked for
+
+
+def test_readers_that_stand_still_are_dropped(saved: Saved) -> None:
+    server = saved("--write-timeout", "0.5")
+    with stuck_readers(server) as stuck:
+        wait_until(lambda: server.log().count(DROPPED) == len(stuck), "dropping")
+        wait_until(lambda: server.connections() == 0, "closing")
 
 
 def test_requests_that_follow_one_another_are_answered_in_order(saved: Saved) -> None:
@@ -162,22 +177,30 @@ def test_messages_are_cut_where_they_end_whatever_lies_in_files(saved: Saved) ->
 
 
 @pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
-def test_a_slow_reader_gets_everything(saved: Saved, headers: dict[str, str]) -> None:
-    server = saved("--write-timeout", "1")
-    with Wire(server.port) as wire:
+def test_a_slow_reader_gets_everything(
+    saved: Saved, tmp_path: Path, caplog: pytest.LogCaptureFixture, headers: dict[str, str]
+) -> None:
+    assert saved().stop() == 0
+    settings = {"store": str(tmp_path / "data"), "chunk_bytes": 32 * MIB}
+    with (
+        SteppedServer(write_timeout=2.0, **settings) as server,
+        # A piece is more than the buffer holds, so that each of them is progress for the server.
+        Wire(server.port, receive_buffer=32768) as wire,
+    ):
+        _read_through(server)
         wire.send(build("GET", S, headers))
         assert wire.answer_head()[0] == 200
         got = b""
-        for _ in range(16):
-            got += wire.file.read(20_000)
-            time.sleep(0.2)
+        for _ in range(10):
+            got += wire.file.read(200_000)
+            server.advance(2.0)
         got += wire.file.read(len(BODY) - len(got))
         assert got == BODY
         if headers:
             assert wire.file.read() == b""
         else:
             assert wire.ask("GET", "/healthz").status == 200
-    assert DROPPED not in server.log()
+    assert DROPPED not in caplog.text
 
 
 def test_a_server_that_stops_sends_what_it_has_begun(saved: Saved) -> None:
@@ -195,13 +218,13 @@ def test_readers_that_go_away_leave_nothing_open(saved: Saved) -> None:
     server = saved()
     with Wire(server.port) as wire:
         assert wire.ask("GET", S).body == BODY
-    eventually(lambda: server.connections() == 0, what="closing")
+    wait_until(lambda: server.connections() == 0, "closing")
     before = server.open_files()
     for _ in range(20):
         with Wire(server.port, receive_buffer=4096) as wire:
             wire.send(build("GET", S))
             assert wire.answer_head()[0] == 200
-    eventually(lambda: server.open_files() < before + 5, what="closing")
+    wait_until(lambda: server.open_files() < before + 5, "closing")
 
 
 def test_a_file_that_is_cut_short_ends_the_answer_and_nothing_else(

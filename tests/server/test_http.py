@@ -1,12 +1,11 @@
 """The wire: connections, pipelining, framing of requests, and what is no HTTP at all."""
 
-import time
-
 import pytest
 
 from tests.server.conftest import Serve
 from tests.support.barrier import barrier
 from tests.support.server import ServerProcess
+from tests.support.stepped_server import SteppedServer
 from tests.support.wire import Wire, build
 
 JSON = {"Content-Type": "application/json"}
@@ -388,18 +387,18 @@ class TestRequests:
 class TestSlowClosing:
     """A response that is the last of its connection is delivered whole, however slowly."""
 
-    def test_a_slow_reader_gets_the_whole_of_a_closing_response(self, serve: Serve) -> None:
-        server = serve("--write-timeout", "20", "--chunk-bytes", "20000000")
+    def test_a_slow_reader_gets_the_whole_of_a_closing_response(self) -> None:
         body = b"x" * 12_000_000  # more than the buffers of the system take at once
-        with Wire(server.port) as writer:
-            writer.ask("PUT", "/v1/stream/s", TEXT, body)
-        with Wire(server.port, receive_buffer=4096) as wire:
+        with (
+            SteppedServer(write_timeout=20.0, chunk_bytes=20_000_000) as server,
+            Wire(server.port, receive_buffer=4096) as wire,
+        ):
+            with Wire(server.port) as writer:
+                writer.ask("PUT", "/v1/stream/s", TEXT, body)
             wire.send(build("GET", "/v1/stream/s", {"Connection": "close"}))
             status, headers = wire.answer_head()
             assert (status, headers["content-length"]) == (200, "12000000")
-            got = 0
-            for _ in range(9):  # longer than the server waits for a client that still sends
-                got += len(wire.file.read(10_000))
-                time.sleep(0.5)
+            got = len(wire.file.read(10_000))
+            server.advance(9.0)  # longer than the server waits for a client that still sends
             got += len(wire.file.read())
         assert got == len(body)

@@ -1,7 +1,5 @@
 """Limits and timeouts: what is too large, too slow or too much is refused, and costs little."""
 
-import select
-import time
 from dataclasses import fields
 
 import pytest
@@ -10,8 +8,10 @@ from headwater.errors import SettingsError
 from headwater.server.settings import Settings
 from tests.server.conftest import Serve
 from tests.support.barrier import barrier
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
-from tests.support.wire import Wire, build, eventually
+from tests.support.stepped_server import SteppedServer, is_silent
+from tests.support.wire import Wire, build
 
 TEXT = {"Content-Type": "text/plain"}
 MIB = 1024 * 1024
@@ -72,7 +72,7 @@ class TestBodies:
             for _ in range(200):
                 wire.send(b"2\r\nxy\r\n" * 5000)
             wire.send(b"2\r\nxy\r\n")
-            eventually(lambda: server.rss() - before > MIB, what="the arrival of the body")
+            wait_until(lambda: server.rss() - before > MIB, "the arrival of the body")
             barrier(server.port, rounds=20)
             assert server.rss() - before < 12 * MIB
             wire.send(b"0\r\n\r\n")
@@ -187,43 +187,62 @@ class TestHeads:
 class TestTimeouts:
     """408, and idle connections."""
 
-    def test_a_head_that_does_not_end_gets_408(self, serve: Serve) -> None:
-        server = serve("--header-timeout", "0.5")
-        with Wire(server.port) as wire:
+    def test_a_head_that_does_not_end_gets_408(self) -> None:
+        with SteppedServer(header_timeout=10.0) as server, Wire(server.port) as wire:
             wire.send(b"GET / HTTP/1.1\r\n")
-            while not select.select([wire.sock], [], [], 0.1)[0]:  # it would go on for ever
-                wire.send(b"X: y\r\n")
+            for _ in range(9):
+                assert is_silent(server, wire)
+                server.advance(1.0)
+                wire.send(b"X: y\r\n")  # which gains no time
+            assert is_silent(server, wire)
+            server.advance(4.0)
             answer = wire.answer()
             answer.problem(408, "request-timeout")
             assert answer.headers["connection"] == "close"
 
-    def test_a_body_that_does_not_end_gets_408(self, serve: Serve) -> None:
-        server = serve("--body-timeout", "0.5")
-        with Wire(server.port) as wire:
+    def test_a_body_that_does_not_end_gets_408(self) -> None:
+        with SteppedServer(body_timeout=10.0) as server, Wire(server.port) as wire:
             wire.send(build("PUT", S, TEXT, b"hello")[:-1])
+            assert is_silent(server, wire)
+            server.advance(9.0)
+            assert is_silent(server, wire)
+            server.advance(4.0)
             wire.answer().problem(408, "request-timeout")
             assert wire.closed_by_server()
 
-    def test_an_idle_connection_is_closed_without_a_word(self, serve: Serve) -> None:
-        server = serve("--idle-timeout", "0.5")
-        with Wire(server.port) as fresh, Wire(server.port) as used:
+    def test_an_idle_connection_is_closed_without_a_word(self) -> None:
+        with (
+            SteppedServer(idle_timeout=10.0) as server,
+            Wire(server.port) as fresh,
+            Wire(server.port) as used,
+        ):
             assert used.ask("GET", "/healthz").status == 200
+            server.advance(9.0)
+            assert is_silent(server, fresh)
+            assert is_silent(server, used)
+            server.advance(4.0)
             assert fresh.closed_by_server()
             assert used.closed_by_server()
 
-    def test_a_long_poll_is_not_idle(self, serve: Serve) -> None:
-        server = serve(
-            "--idle-timeout", "0.3", "--header-timeout", "0.3", "--long-poll-timeout", "1.5"
-        )
-        with Wire(server.port) as wire:
+    def test_a_long_poll_is_not_idle(self) -> None:
+        brief = {"idle_timeout": 10.0, "header_timeout": 10.0}
+        with (
+            SteppedServer(**brief, long_poll_timeout=50.0) as server,
+            Wire(server.port) as wire,
+        ):
             wire.ask("PUT", S, TEXT)
-            assert wire.ask("GET", f"{S}?offset=-1&live=long-poll").status == 204
+            wire.send(build("GET", f"{S}?offset=-1&live=long-poll"))
+            barrier(server.port)
+            server.advance(50.0)
+            assert wire.answer().status == 204
 
-    def test_a_second_request_has_its_own_time(self, serve: Serve) -> None:
-        server = serve("--header-timeout", "0.5", "--body-timeout", "0.5")
-        with Wire(server.port) as wire:
+    def test_a_second_request_has_its_own_time(self) -> None:
+        with (
+            SteppedServer(header_timeout=10.0, body_timeout=10.0) as server,
+            Wire(server.port) as wire,
+        ):
             assert wire.ask("GET", "/healthz").status == 200
-            time.sleep(1)  # longer than a request may take: a connection without one may wait
+            server.advance(30.0)  # longer than a request may take, not than a connection may wait
             assert wire.ask("GET", "/healthz").status == 200
 
 
@@ -247,7 +266,7 @@ class TestOverload:
             with Wire(server.port) as wire:
                 return wire.ask("GET", "/healthz").status == 200
 
-        eventually(has_room, what="room for another connection")
+        wait_until(has_room, "room for another connection")
         for wire in wires[1:]:
             wire.close()
 
@@ -291,33 +310,25 @@ class TestOverload:
             assert wire.ask("PUT", f"{S}/2", TEXT, b"x" * 1001).status == 201
 
 
-def test_expired_streams_are_removed_without_being_touched(serve: Serve) -> None:
-    server = serve("--memory-limit-bytes", "10000", "--reap-interval", "0.1")
-    with Wire(server.port) as wire:
-        assert wire.ask("PUT", S, TEXT | {"Stream-TTL": "1"}, b"x" * 9000).status == 201
+def test_expired_streams_are_removed_without_being_touched() -> None:
+    with SteppedServer(memory_limit_bytes=10_000) as server, Wire(server.port) as wire:
+        assert wire.ask("PUT", S, TEXT | {"Stream-TTL": "10"}, b"x" * 9000).status == 201
 
         def has_room() -> bool:
             return wire.ask("PUT", f"{S}/other", TEXT, b"x" * 9000).status == 201
 
+        server.advance(9.0)
         assert not has_room()
-        eventually(has_room, what="the reaper's round")
-        wire.ask("HEAD", S)
+        server.advance(3.0)  # past the next round of the reaper
+        assert has_room()
+        assert wire.ask("HEAD", S).status == 404
 
 
-def test_reading_keeps_a_sliding_ttl_alive(wire: Wire, path: str) -> None:
-    def kept_alive() -> bool:
-        """Read for longer than the TTL; False where a busy machine paused for as long as that."""
-        asked = began = time.monotonic()
-        wire.ask("PUT", path, TEXT | {"Stream-TTL": "1"}, b"hello")
-        while asked < began + 1.5:
-            time.sleep(0.1)
-            answer = wire.ask("GET", path)
-            before, asked = asked, time.monotonic()
-            if asked - before >= 1:
-                return False
-            assert answer.body == b"hello"
-        return True
-
-    eventually(kept_alive, what="reading for a second without a pause")
-    time.sleep(1.1)
-    assert wire.ask("HEAD", path).status == 404
+def test_reading_keeps_a_sliding_ttl_alive() -> None:
+    with SteppedServer() as server, Wire(server.port) as wire:
+        wire.ask("PUT", S, TEXT | {"Stream-TTL": "10"}, b"hello")
+        for _ in range(3):
+            server.advance(9.0)
+            assert wire.ask("GET", S).body == b"hello"
+        server.advance(10.0)
+        assert wire.ask("HEAD", S).status == 404

@@ -5,6 +5,7 @@ import time
 from tests.server.conftest import Serve
 from tests.support.barrier import barrier
 from tests.support.server import ServerProcess
+from tests.support.stepped_server import START, SteppedServer, is_silent
 from tests.support.wire import Wire, build
 
 JSON = {"Content-Type": "application/json"}
@@ -50,20 +51,23 @@ def test_now_waits_for_what_comes(server: ServerProcess, wire: Wire, path: str) 
     assert wire.answer().json() == [2, 3]
 
 
-def test_time_runs_out_with_204(serve: Serve) -> None:
-    server = serve("--long-poll-timeout", "0.4")
-    with Wire(server.port) as wire:
+def test_time_runs_out_with_204() -> None:
+    with SteppedServer(long_poll_timeout=30.0) as server, Wire(server.port) as wire:
         tail = wire.ask("PUT", S, JSON, b"[1]").headers["stream-next-offset"]
-        started = time.monotonic()
         wire.send(poll(S, tail))
+        barrier(server.port)
+        server.advance(29.5)
+        assert is_silent(server, wire)
+        server.advance(0.5)
         answer = wire.answer()
-        assert time.monotonic() - started > 0.3
         assert answer.status == 204
         assert answer.headers["stream-next-offset"] == tail
         assert answer.headers["stream-up-to-date"] == "true"
         assert int(answer.headers["stream-cursor"]) > 0
         assert "stream-closed" not in answer.headers
         wire.send(poll(S, "now"))
+        barrier(server.port)
+        server.advance(30.0)
         assert wire.answer().headers["stream-next-offset"] == tail
 
 
@@ -115,26 +119,32 @@ def test_deleting_wakes_who_waits_with_404(server: ServerProcess, wire: Wire, pa
     wire.answer().problem(404, "stream-not-found")
 
 
-def test_expiry_wakes_who_waits_with_404(serve: Serve) -> None:
-    server = serve("--reap-interval", "0.1")
-    with Wire(server.port) as wire:
-        instant = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
-        wire.ask("PUT", S, JSON | {"Stream-Expires-At": instant})
+def test_expiry_wakes_who_waits_with_404() -> None:
+    with SteppedServer(long_poll_timeout=3600.0) as server, Wire(server.port) as wire:
+        instant = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(START + 10))
+        assert wire.ask("PUT", S, JSON | {"Stream-Expires-At": instant}).status == 201
         wire.send(poll(S, "-1"))
+        barrier(server.port)
+        server.advance(9.5)
+        assert is_silent(server, wire)
+        server.advance(2.0)  # until the next round of the reaper
         wire.answer().problem(404, "stream-not-found")
 
 
-def test_waiting_keeps_a_sliding_ttl_alive(serve: Serve) -> None:
-    server = serve("--reap-interval", "0.1", "--long-poll-timeout", "2.5")
-    with Wire(server.port) as wire:
-        # In one piece, so that the stream can't expire between the two.
-        wire.send(build("PUT", S, JSON | {"Stream-TTL": "1"}) + poll(S, "-1"))
-        assert wire.answer().status == 201
+def test_waiting_keeps_a_sliding_ttl_alive() -> None:
+    with (
+        SteppedServer(reap_interval=0.1, long_poll_timeout=30.0) as server,
+        Wire(server.port) as wire,
+    ):
+        assert wire.ask("PUT", S, JSON | {"Stream-TTL": "10"}).status == 201
+        wire.send(poll(S, "-1"))
+        barrier(server.port)
+        server.advance(30.0)
         assert wire.answer().status == 204
 
 
 def test_a_fork_is_not_woken_by_its_source(serve: Serve) -> None:
-    server = serve("--long-poll-timeout", "0.6")
+    server = serve(*NO_END)
     with Wire(server.port) as wire, Wire(server.port) as other:
         wire.ask("PUT", S, JSON, b"[1]")
         wire.ask("PUT", f"{S}/f", {"Stream-Forked-From": S})
@@ -143,4 +153,6 @@ def test_a_fork_is_not_woken_by_its_source(serve: Serve) -> None:
         wire.send(poll(f"{S}/f", "now"))
         barrier(server.port)
         other.ask("POST", S, JSON, b"2")
-        assert wire.answer().status == 204
+        barrier(server.port)
+        other.ask("POST", f"{S}/f", JSON, b"3")
+        assert wire.answer().json() == [3]

@@ -4,7 +4,6 @@ import itertools
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,8 +15,9 @@ from headwater.runs.events import event_to_wire
 from tests.server.conftest import Serve
 from tests.suites.run_steps import event, numbered, started, step_completed, step_started
 from tests.support.barrier import barrier
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
-from tests.support.wire import EventReader, Wire, eventually
+from tests.support.wire import EventReader, Wire
 
 JSON = {"Content-Type": "application/json"}
 _number = itertools.count()
@@ -186,18 +186,25 @@ def test_a_run_is_followed_live_and_resumed_by_its_last_id(
             assert (told["runSeq"], told["eventData"]["n"]) == (number, number)
 
 
-def test_following_ends_with_the_connection_and_with_the_run(serve: Serve) -> None:
-    server = serve("--sse-duration", "0.5")
+def test_following_ends_with_the_time_of_the_connection(serve: Serve) -> None:
+    server = serve("--sse-duration", "0.1")
+    with Wire(server.port) as writer, Wire(server.port) as wire:
+        post(writer, "r", started("r"))
+        assert EventReader(wire, "/v1/runs/r/events?live=sse&after=1").next() is None
+        assert get(writer, "/v1/runs/r")["runId"] == "r"
+
+
+def test_following_ends_with_the_run(serve: Serve) -> None:
+    server = serve("--sse-duration", "3600")
     with Wire(server.port) as writer, Wire(server.port) as one, Wire(server.port) as two:
         post(writer, "r", started("r"))
         reader = EventReader(one, "/v1/runs/r/events?live=sse")
         reader.need("run-event")
         other = EventReader(two, "/v1/runs/r/events?live=sse&after=1")
-        deletion = threading.Timer(0.1, writer.ask, ("DELETE", "/v1/runs/r"))
-        deletion.start()
+        barrier(server.port)
+        writer.ask("DELETE", "/v1/runs/r")
         assert other.next() is None
         assert reader.next() is None
-        deletion.join()
 
 
 def test_many_events_reach_a_slow_follower(serve: Serve) -> None:
@@ -212,7 +219,7 @@ def test_many_events_reach_a_slow_follower(serve: Serve) -> None:
 
 def test_snapshots_are_projected_and_the_lag_is_told(wire: Wire, run: str) -> None:
     post(wire, run, started(run), step_started("a", run=run), step_completed("a", run=run))
-    eventually(lambda: get(wire, url(run, "/lag"))["eventsBehind"] == 0, what="projecting")
+    wait_until(lambda: get(wire, url(run, "/lag"))["eventsBehind"] == 0, "projecting")
     lag = get(wire, url(run, "/lag"))
     assert (lag["health"], lag["lagSeconds"]) == ("LIVE", 0.0)
 

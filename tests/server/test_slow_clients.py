@@ -1,13 +1,16 @@
 """Clients that send or read too slowly hinder nobody, cost little and are dropped."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.server.conftest import Serve
 from tests.support.barrier import barrier
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
-from tests.support.wire import EventReader, Wire, build, eventually
+from tests.support.stepped_server import SteppedServer
+from tests.support.wire import EventReader, Wire, build
 
 TEXT = {"Content-Type": "text/plain"}
 BINARY = {"Content-Type": "application/octet-stream"}
@@ -79,20 +82,31 @@ def test_readers_that_stop_reading_a_huge_answer_are_dropped(serve: Serve) -> No
     server = serve("--write-timeout", "0.5", "--chunk-bytes", str(4 * MIB))
     before = server.rss()
     with stuck_readers(server) as stuck:
-        eventually(lambda: server.log().count(DROPPED) == len(stuck), what="dropping")
-        eventually(lambda: server.rss() - before < 44 * MIB, what="giving memory back")
+        wait_until(lambda: server.log().count(DROPPED) == len(stuck), "dropping")
+        wait_until(lambda: server.rss() - before < 44 * MIB, "giving memory back")
 
 
-def test_subscribers_that_stop_reading_cost_little_and_are_dropped(serve: Serve) -> None:
-    server = serve("--write-timeout", "2", "--write-buffer-bytes", "65536")
+@contextmanager
+def stuck_subscribers(server: ServerProcess) -> Iterator[list[Wire]]:
+    """Clients that follow a stream without reading its events."""
+    stuck = [Wire(server.port, receive_buffer=4096) for _ in range(20)]
+    try:
+        for wire in stuck:
+            EventReader(wire, f"{S}?offset=-1&live=sse")
+        yield stuck
+    finally:
+        for wire in stuck:
+            wire.close()
+
+
+def test_subscribers_that_stop_reading_cost_little_and_hinder_nobody(serve: Serve) -> None:
+    # None of them is dropped: what they cost stays.
+    server = serve("--write-timeout", "3600", "--write-buffer-bytes", "65536")
     with Wire(server.port) as writer, Wire(server.port) as good:
         writer.ask("PUT", S, BINARY)
         reader = EventReader(good, f"{S}?offset=-1&live=sse")
         reader.need("control")
-        stuck = [Wire(server.port, receive_buffer=4096) for _ in range(20)]
-        try:
-            for wire in stuck:
-                EventReader(wire, f"{S}?offset=-1&live=sse")
+        with stuck_subscribers(server):
             before = server.rss()
             piece = b"y" * 100_000
             for _ in range(120):
@@ -101,12 +115,20 @@ def test_subscribers_that_stop_reading_cost_little_and_are_dropped(serve: Serve)
                 reader.need("control")
             stored = 120 * len(piece)
             assert server.rss() - before - stored < 24 * MIB
-            eventually(lambda: server.log().count(DROPPED) == len(stuck), what="dropping")
+
+
+def test_subscribers_that_stop_reading_are_dropped_and_others_are_not(serve: Serve) -> None:
+    server = serve("--write-timeout", "0.5", "--write-buffer-bytes", "65536")
+    with Wire(server.port) as writer, Wire(server.port) as good:
+        writer.ask("PUT", S, BINARY)
+        with stuck_subscribers(server) as stuck:
+            for _ in range(120):
+                writer.ask("POST", S, BINARY, b"y" * 100_000)
+            reader = EventReader(good, f"{S}?offset=now&live=sse")
+            reader.need("control")
+            wait_until(lambda: server.log().count(DROPPED) == len(stuck), "dropping")
             writer.ask("POST", S, BINARY, b"on")
             assert reader.need("data").decoded() == b"on"
-        finally:
-            for wire in stuck:
-                wire.close()
 
 
 def test_a_subscriber_that_lags_behind_gets_everything_later(serve: Serve) -> None:
@@ -124,56 +146,50 @@ def test_a_subscriber_that_lags_behind_gets_everything_later(serve: Serve) -> No
         assert events[-1].json()["streamClosed"] is True
 
 
-def test_readers_that_take_no_answer_are_dropped_however_they_end(serve: Serve) -> None:
+def test_readers_that_take_no_answer_are_dropped_however_they_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """An answer below the buffer's limit holds no connection open for ever."""
-    server = serve(
-        *("--write-timeout", "1", "--idle-timeout", "1", "--chunk-bytes", str(16 * MIB)),
-        *("--write-buffer-bytes", str(32 * MIB)),
-    )
-    with Wire(server.port) as writer:
-        writer.ask("PUT", S, BINARY, b"x" * 12 * MIB)
-    idle, closing, half_closed = (Wire(server.port, receive_buffer=4096) for _ in range(3))
-    try:
-        idle.send(build("GET", S))
-        closing.send(build("GET", S, {"Connection": "close"}))
-        half_closed.send(build("GET", S))
-        half_closed.end_sending()
-        eventually(lambda: server.log().count(DROPPED) == 3, what="dropping")
-        eventually(lambda: server.connections() == 0, what="closing")
-    finally:
-        for wire in (idle, closing, half_closed):
-            wire.close()
+    large = {"chunk_bytes": 16 * MIB, "write_buffer_bytes": 32 * MIB}
+    with SteppedServer(write_timeout=10.0, idle_timeout=10.0, **large) as server:
+        with Wire(server.port) as writer:
+            writer.ask("PUT", S, BINARY, b"x" * 12 * MIB)
+        idle, closing, half_closed = (Wire(server.port, receive_buffer=4096) for _ in range(3))
+        try:
+            idle.send(build("GET", S))
+            closing.send(build("GET", S, {"Connection": "close"}))
+            half_closed.send(build("GET", S))
+            half_closed.end_sending()
+            barrier(server.port)
+            server.advance(5.0)
+            assert DROPPED not in caplog.text
+            server.advance(30.0)
+            assert caplog.text.count(DROPPED) == 3
+            for wire in (idle, closing, half_closed):
+                assert len(wire.file.read()) < 12 * MIB
+        finally:
+            for wire in (idle, closing, half_closed):
+                wire.close()
 
 
-def test_a_reader_slower_than_the_buffers_of_the_system_is_not_dropped(serve: Serve) -> None:
-    """What it takes makes no room in the socket for seconds, and is progress all the same."""
-    server = serve("--write-timeout", "1", "--chunk-bytes", "20000000")
+@pytest.mark.parametrize("piece", [200_000, 1_000_000])
+def test_a_slow_reader_that_reads_is_not_dropped(
+    caplog: pytest.LogCaptureFixture, piece: int
+) -> None:
+    """Also where what it takes makes no room in the server's socket for a long time."""
     body = b"x" * 12_000_000
-    with Wire(server.port) as writer:
-        writer.ask("PUT", S, BINARY, body)
-    with Wire(server.port) as wire:
+    with (
+        SteppedServer(write_timeout=2.0, chunk_bytes=20_000_000) as server,
+        # A piece is more than the buffer holds, so that each of them is progress for the server.
+        Wire(server.port, receive_buffer=32768) as wire,
+    ):
+        with Wire(server.port) as writer:
+            writer.ask("PUT", S, BINARY, body)
         wire.send(build("GET", S))
         wire.answer_head()
         got = 0
-        for _ in range(20):
-            got += len(wire.file.read(20_000))
-            time.sleep(0.2)
+        for _ in range(10):
+            got += len(wire.file.read(piece))
+            server.advance(2.0)
         assert got + len(wire.file.read(len(body) - got)) == len(body)
-    assert DROPPED not in server.log()
-
-
-def test_a_slow_reader_that_reads_is_not_dropped(serve: Serve) -> None:
-    server = serve("--write-timeout", "1", "--chunk-bytes", "20000000")
-    body = b"x" * 12_000_000
-    with Wire(server.port) as writer:
-        writer.ask("PUT", S, BINARY, body)
-    with Wire(server.port, receive_buffer=65536) as wire:
-        wire.send(build("GET", S))
-        _, headers = wire.answer_head()
-        got = 0
-        while got < int(headers["content-length"]):
-            piece = wire.file.read(min(1_000_000, int(headers["content-length"]) - got))
-            assert piece, "the server dropped a reader that reads"
-            got += len(piece)
-            time.sleep(0.25)
-    assert got == len(body)
+    assert DROPPED not in caplog.text

@@ -6,8 +6,9 @@ import pytest
 
 from tests.server.conftest import Serve
 from tests.support.barrier import barrier
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
-from tests.support.wire import EventReader, Lost, Wire, build, eventually
+from tests.support.wire import EventReader, Lost, Wire, build
 
 JSON = {"Content-Type": "application/json"}
 S = "/v1/stream/s"
@@ -73,7 +74,7 @@ def test_an_append_in_flight_is_answered(serve: Serve) -> None:
         wire.send(request[:-4])
         barrier(server.port)
         server.signal(signal.SIGTERM)
-        eventually(lambda: refuses(server), what="refusing connections")
+        wait_until(lambda: refuses(server), "refusing connections")
         wire.send(request[-4:])
         answer = wire.answer()
         assert answer.status == 204
@@ -103,7 +104,7 @@ def test_new_connections_are_not_taken_while_stopping(serve: Serve) -> None:
         wire.send(build("POST", S, JSON, b"1")[:-1])
         barrier(server.port)
         server.signal(signal.SIGTERM)
-        eventually(lambda: refuses(server), what="refusing connections")
+        wait_until(lambda: refuses(server), "refusing connections")
         with pytest.raises(Lost) as refused:
             Wire(server.port)
         assert isinstance(refused.value.__cause__, ConnectionRefusedError)

@@ -6,6 +6,8 @@
 import sys
 from typing import Final
 
+from pyspark.sql import SparkSession
+
 from headwater.spark import session
 from headwater.spark.jobs.materialize import materialize
 from tests.spark.conftest import SETTINGS
@@ -17,9 +19,8 @@ EXECUTORS: Final = {
 }
 
 
-def main(url: str, folder: str, partitions: int, limit: str, master: str) -> None:
-    spark = session("copying", master=master, settings=SETTINGS | EXECUTORS)
-    spark.sparkContext.setLogLevel("OFF")
+def copy(spark: SparkSession, url: str, folder: str, partitions: int, limit: str) -> None:
+    """Bring the copies and the tables up to date."""
     source = {"url": url, "stream": "in/*", "maxBytesPerTrigger": limit}
     # A replayed batch is not split as it was: the sink must not lean on partitions.
     numbers = (
@@ -46,6 +47,12 @@ def main(url: str, folder: str, partitions: int, limit: str, master: str) -> Non
     ]
     for query in queries:
         query.awaitTermination()
+
+
+def main(url: str, folder: str, partitions: int, limit: str, master: str) -> None:
+    spark = session("copying", master=master, settings=SETTINGS | EXECUTORS)
+    spark.sparkContext.setLogLevel("OFF")
+    copy(spark, url, folder, partitions, limit)
     spark.stop()
 
 

@@ -63,6 +63,12 @@ def test_it_imports_nothing_that_has_threads() -> None:
     assert not {"pyarrow", "pandas", "numpy"} & {*modules}
 
 
+def test_the_format_is_imported_without_pandas() -> None:
+    """Each process that plans a query imports it, and pandas takes as long as all the rest."""
+    look = "import sys, pyspark_headwater; assert 'pandas' not in sys.modules"
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=PATIENCE)
+
+
 def test_the_workers_of_a_session_come_from_it(spark: SparkSession) -> None:
     started = spark.sparkContext.parallelize([0]).map(lambda _: sys.modules["__main__"].__file__)
     assert started.collect() == [headwater.spark_daemon.__file__]

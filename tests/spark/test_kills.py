@@ -8,6 +8,7 @@ slow, is repeated with more input.
 """
 
 import json
+import math
 import os
 import re
 import signal
@@ -21,10 +22,12 @@ from typing import Final
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from headwater.client import Client, Retry
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.files import read_files
+from tests.spark.copying import copy
 from tests.spark.drivers import ATTEMPTS, EXECUTOR, KILLS, WORKER, below, driver, kill_all
 from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
@@ -109,52 +112,52 @@ class Copying:
         """Wait for the end of the driver, and look whether each input has its output once."""
         code = self.process.wait(PATIENCE)
         assert code == 0, driver_log(self.folder)
-        numbers = range(self.total)
-        assert sorted(copied(self.client)) == list(numbers)
-        assert sorted(versions(self.folder)) == sorted((str(n % KEYS), n) for n in numbers)
-        assert current(self.folder) == {str(n % KEYS): n for n in numbers}
+        assert_once(self.client, self.folder, self.total)
 
 
-def test_each_input_has_its_output_once_whatever_is_killed(tmp_path: Path) -> None:
+def assert_once(client: Client, folder: Path, total: int) -> None:
+    numbers = range(total)
+    assert sorted(copied(client)) == list(numbers)
+    assert sorted(versions(folder)) == sorted((str(n % KEYS), n) for n in numbers)
+    assert current(folder) == {str(n % KEYS): n for n in numbers}
+
+
+def test_each_input_has_its_output_once_whatever_is_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     chance = Random(7)
-    store = str(tmp_path / "store")
-    with ServerProcess("--store", store) as first:
-        port = first.url.rpartition(":")[2]
-    kinds = ["driver", "server", "workers"]
+    store = tmp_path / "store"
+    with ServerProcess(store=store) as first:
+        port = str(first.port)
     total = 0
-    for kill in range(KILLS):
-        kind = kinds[kill % len(kinds)]
+    for number in range(math.ceil(KILLS * 2 / 3)):  # two kills, then one
         for _ in range(ATTEMPTS):
             with (
-                ServerProcess("--store", store, "--port", port) as server,
+                ServerProcess("--port", port, store=store) as server,
                 Client(server.url, retry=Retry()) as client,
             ):
                 total = fill(client, total)
-                with copying(server.url, tmp_path, 1 + kill % 3, LIMIT) as process:
+                with copying(server.url, tmp_path, 1 + number % 3, LIMIT) as process:
                     driven = Copying(client, tmp_path, process, total)
                     driven.wait_for_progress()
-                    if kill:  # at first at once: behind an append, before Spark notes it as done
-                        time.sleep(chance.random())
-                    if kind == "server":
-                        server.kill()
-                        with ServerProcess("--store", store, "--port", port):
-                            in_time = outlives_the_server(driven)
-                            kill_all(process.pid)
-                    elif kind == "workers":
+                    if number % 2:
+                        time.sleep(chance.random())  # at the next moment of a batch, whichever
                         in_time = loses_its_workers(driven)
-                        time.sleep(1)
+                        time.sleep(chance.random())  # in which Spark starts others, or fails
+                        kill_all(process.pid)
                     else:
-                        in_time = dies(driven)
+                        # At once the first time: after an append, before Spark notes the batch.
+                        time.sleep(chance.random() if number else 0)
+                        server.kill()
+                        with ServerProcess("--port", port, store=store):
+                            in_time = outlives_the_server(driven) and dies(driven)
             if in_time:
                 break
         else:
-            pytest.fail(f"all was done before a kill: {kind}")
-    with (
-        ServerProcess("--store", store, "--port", port) as server,
-        Client(server.url) as client,
-        copying(server.url, tmp_path, 2, "10m") as process,
-    ):
-        Copying(client, tmp_path, process, total).assert_done()
+            pytest.fail("all was done before a kill")
+    with ServerProcess("--port", port, store=store) as server, Client(server.url) as client:
+        copy(spark, server.url, str(tmp_path), 2, "10m")
+        assert_once(client, tmp_path, total)
 
 
 def dies(driven: Copying) -> bool:

@@ -15,6 +15,7 @@ from headwater.client import Client, ProducerClaim
 from headwater.errors import StreamDiffers
 from headwater.spark.placing import framed, place
 from headwater.spark.ranges import byte_of
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
 
 TEXTS = [json.dumps({"n": n, "pad": "é" * (n % 7)}).encode() for n in range(60)]
@@ -115,14 +116,19 @@ def test_bytes_are_placed_whatever_was_there_of_them(
 
 
 PLACING = """
+import signal
 import sys
 from headwater.client import Client
 from headwater.spark.placing import place
 url, path, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def messages():
+    for n in range(count):
+        yield b'{"n":%d}' % n
+    signal.pause()  # it never comes to its end
 with Client(url) as client:
     stream = client.stream(path)
     stream.create()
-    place(stream, (b'{"n":%d}' % n for n in range(count)), json=True, producer="p", chunk_bytes=60)
+    place(stream, messages(), json=True, producer="p", chunk_bytes=60)
 """
 
 
@@ -134,19 +140,21 @@ def test_killed_processes_leave_every_message_once(
     stream.create()
     tails = [0]
     chance = Random(3)
-    for _ in range(4):
-        command = [sys.executable, "-c", PLACING, server.url, f"{room}/s", str(count)]
+
+    def has_moved() -> bool:
+        return byte_of(stream.head().next_offset) > tails[-1]
+
+    for upto in range(count // 4, count + 1, count // 4):
+        # Each round goes further than the one before can have come, however late it was killed.
+        command = [sys.executable, "-c", PLACING, server.url, f"{room}/s", str(upto)]
         # Two at a time: they must not disturb each other either.
         processes = [subprocess.Popen(command) for _ in range(2)]
-        until = time.monotonic() + 60
-        while byte_of(stream.head().next_offset) <= tails[-1]:
-            assert time.monotonic() < until
-            time.sleep(0.005)
-        time.sleep(chance.random() / 10)
+        wait_until(has_moved, "another message", pause=0.005)
+        time.sleep(chance.random() / 10)  # Any moment will do: it is the one of the kill.
         for process in processes:
             process.kill()
         for process in processes:
-            process.wait(20)
+            process.wait(60)
         tails.append(byte_of(stream.head().next_offset))
     texts = [b'{"n":%d}' % number for number in range(count)]
     assert tails[-1] < len(framed(texts, json=True))

@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from headwater.state import (
     field,
     is_change_event,
 )
+from tests.support.patience import PATIENCE_SECONDS, until, wait_until
 from tests.support.server import ServerProcess
 
 
@@ -78,13 +79,6 @@ def append(stream: Stream, *events: StateEvent) -> str:
     return stream.append(encode_events(events)).offset
 
 
-def until(check: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_preload_reads_to_the_end_and_then_stays_live(stream: Stream, backend: str | None) -> None:
     append(stream, *map(user, range(5)))
     progress: list[Progress] = []
@@ -97,7 +91,7 @@ def test_preload_reads_to_the_end_and_then_stays_live(stream: Stream, backend: s
         assert db.users.get("3") == User("3", "Al", 3)
         assert len(db.users) == 5
         append(stream, user(5), USERS.delete("0"))
-        until(lambda: "5" in db.users)
+        wait_until(lambda: "5" in db.users)
         assert list(db.users) == ["1", "2", "3", "4", "5"]
         assert db.status == Status("live")
 
@@ -170,19 +164,19 @@ def test_changes_are_told_as_they_commit(stream: Stream, backend: str | None) ->
             lambda changes: told.append([(c.operation, c.key, c.old, c.new) for c in changes])
         )
         append(stream, user(1, "Bo"), user(2), NOTES.insert(1, key="n"))
-        until(lambda: len(told) == 1)
+        wait_until(lambda: len(told) == 1)
         assert told.pop() == [
             ("update", "1", User("1", "Al", 1), User("1", "Bo", 1)),
             ("insert", "2", None, User("2", "Al", 2)),
         ]
         end = append(stream, control("reset"), user(2))
-        until(lambda: len(told) == 1)
+        wait_until(lambda: len(told) == 1)
         assert told.pop() == [("delete", "1", User("1", "Bo", 1), None)]
         assert db.epoch == 1
-        until(lambda: offsets[-1] == end)
+        wait_until(lambda: offsets[-1] == end)
         unsubscribe()
         append(stream, user(3))
-        until(lambda: "3" in db.users)
+        wait_until(lambda: "3" in db.users)
         assert told == []
 
 
@@ -194,7 +188,7 @@ def test_a_callback_that_raises_is_logged_and_the_database_goes_on(
         db.users.subscribe(lambda _: 1 / 0)  # type: ignore[arg-type]  # it raises
         append(stream, user(1))
         append(stream, user(2))
-        until(lambda: "2" in db.users)
+        wait_until(lambda: "2" in db.users)
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -214,7 +208,7 @@ def test_a_snapshot_is_seen_whole_or_not_at_all(stream: Stream, backend: str | N
         append(stream, control("snapshot-start"), user(2))
         append(stream, user(3))
         append(stream, user(4), control("snapshot-end"))
-        until(lambda: "4" in db.users)
+        wait_until(lambda: "4" in db.users)
         done.set()
         watcher.join()
         assert seen <= {("1",), ("2", "3", "4")}
@@ -259,7 +253,7 @@ def test_a_collection_that_stops_says_so_and_others_go_on(
             db.users.all()
         assert db.notes.get("n") == 1
         append(stream, control("reset"), user(4))
-        until(lambda: db.epoch == 1)
+        wait_until(lambda: db.epoch == 1)
         assert list(db.users) == ["4"]
 
 
@@ -267,9 +261,9 @@ def test_transactions_are_awaited(stream: Stream, backend: str | None) -> None:
     with StreamDB(stream, STATE, backend=backend) as db:
         db.preload()
         append(stream, USERS.insert(User("1", "Al"), txid="tx"))
-        db.await_txid("tx")
+        db.await_txid("tx", timeout=PATIENCE_SECONDS)
         assert "1" in db.users
-        db.await_txid("tx")
+        db.await_txid("tx", timeout=PATIENCE_SECONDS)
         with pytest.raises(TxidTimeout, match=r"'other' was not seen within 0\.05 seconds"):
             db.await_txid("other", timeout=0.05)
 
@@ -333,11 +327,11 @@ def test_the_streams_end_is_told(stream: Stream, backend: str | None) -> None:
     with StreamDB(stream, STATE, backend=backend, hooks=Hooks(on_status=told.append)) as db:
         db.preload()
         stream.close(encode_events([user(2)]))
-        until(lambda: db.status.ended)
+        wait_until(lambda: db.status.ended)
         assert [each.condition for each in told] == ["loading", "live", "closed"]
         assert list(db.users) == ["1", "2"]
         with pytest.raises(StateStopped, match="it is closed"):
-            db.await_txid("never", timeout=5)
+            db.await_txid("never", timeout=PATIENCE_SECONDS)
 
 
 def test_a_closed_stream_can_be_loaded(stream: Stream, backend: str | None) -> None:
@@ -351,7 +345,7 @@ def test_a_stream_that_is_deleted_is_told(stream: Stream) -> None:
     with StreamDB(stream, STATE) as db:
         db.preload()
         stream.delete()
-        until(lambda: db.status.ended)
+        wait_until(lambda: db.status.ended)
         assert db.status.condition == "deleted"
         assert list(db.users) == ["1"], "what is there can still be read"
     with StreamDB(stream, STATE) as db, pytest.raises(StreamNotFound):
@@ -389,16 +383,17 @@ def test_closing_ends_whoever_waits(stream: Stream) -> None:
 
     def wait() -> None:
         try:
-            db.await_txid("never", timeout=30)
+            db.await_txid("never", timeout=PATIENCE_SECONDS)
         except StateStopped as error:
             failed.append(error)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
+    # Chance only: most likely it waits by now, and it is told the same where it comes too late.
     time.sleep(0.05)
     db.close()
     db.close()
-    waiting.join(10)
+    waiting.join(PATIENCE_SECONDS)
     assert len(failed) == 1
     with pytest.raises(StateStopped, match="it was closed"):
         db.preload()
@@ -448,9 +443,7 @@ def test_the_asynchronous_database_does_the_same(stream: Stream, backend: str | 
                     await db.await_txid("never", timeout=0.05)
                 assert list((await db.as_of(first)).users) == ["1", "2"]
                 await client.stream(stream.url).close()
-                async with asyncio.timeout(20):
-                    while not db.status.ended:  # noqa: ASYNC110 - nothing to wait on
-                        await asyncio.sleep(0.01)
+                await until(lambda: db.status.ended)
                 assert db.status.condition == "closed"
 
     asyncio.run(scenario())

@@ -10,6 +10,7 @@ from headwater.protocol.lifecycle import Create
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.store import Store
+from tests.storage.disk.steps import until_at_rest
 from tests.suites.store_suite import StoreSuite
 
 TINY = DiskOptions(
@@ -37,6 +38,10 @@ class TestDiskStoreWithHardlyAnyMemory(StoreSuite):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
         return DiskStore(tmp_path / "data", TINY)
+
+    async def settle(self, store: Store) -> None:
+        assert isinstance(store, DiskStore)
+        await until_at_rest(store)
 
 
 class TestDiskStoreThatLeavesSyncingToTheSystem(StoreSuite):

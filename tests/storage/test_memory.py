@@ -48,8 +48,10 @@ class TestLimit:
         outcome = await store.append("s", Append(BINARY, b"y" * 401, close=True), T0)
         expect(StoreFull, outcome)
         assert await head(store) == before
+        assert await content(store) == b"x" * 600
         expect(StoreFull, await store.create("t", Create(BINARY, body=b"y" * 401), T0))
         assert await store.head("t", T0) == StreamNotFound("t")
+        await append(store, body=b"y" * 400, content_type=BINARY)  # it is open, and has room
 
     async def test_the_limit_itself_fits(self, store: MemoryStore) -> None:
         await create(store, content_type=BINARY, body=b"x" * 600)

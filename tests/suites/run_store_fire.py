@@ -9,13 +9,14 @@ that is checked against the log at the end. A backend that is reached over a net
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,10 @@ PAUSE_SECONDS = 0.005
 """Between two batches of a writer: so that there is time to be killed in."""
 _PATIENCE_SECONDS = 150
 """For one batch: an engine may be slow on a busy machine, but must not stand still."""
+_HANG_SECONDS = 480
+"""For all of them."""
+_MAY_END = "may-end"
+"""The file, beside the ledgers, without which no writer writes its last batch."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -164,7 +169,7 @@ class SharedFireSuite:
             for number in range(WRITERS)
         ]
         killed = 0
-        until = time.monotonic() + 240
+        until = time.monotonic() + _HANG_SECONDS
         try:
             while any(writer.alive for writer in writers):
                 assert time.monotonic() < until, "the writers did not finish"
@@ -174,9 +179,11 @@ class SharedFireSuite:
                 if killed < self.kills and busy and chance.random() < 0.5:
                     chance.choice(busy).kill_and_start_again()
                     killed += 1
-            assert killed >= self.kills // 2, "the writers finished before they could be killed"
+                if killed == self.kills:
+                    (tmp_path / _MAY_END).touch()
             for writer in writers:
                 assert writer.code == 0, writer.complaint
+            assert killed == self.kills
         finally:
             for writer in writers:
                 writer.stop()
@@ -243,16 +250,33 @@ class _Writer:
 async def _main(url: str, number: int, ledger: Path, events: int) -> None:
     async with AsyncExitStack() as held:
         store = await _opened(url, held)
-        await write_all(store, duties(number, 0, events), ledger)
+        *most, last = duties(number, 0, events)
+        await write_all(store, most, ledger)
+        await _leave_to_end(ledger.with_name(_MAY_END))
+        await write_all(store, [last], ledger)
+
+
+async def _leave_to_end(file: Path) -> None:
+    """Wait until all kills have happened, however slow the process that kills is."""
+    parent = os.getppid()
+
+    def wait() -> None:
+        while not file.exists() and os.getppid() == parent:
+            time.sleep(0.02)
+
+    await asyncio.to_thread(wait)
 
 
 async def _opened(url: str, held: AsyncExitStack) -> RunStore:
-    """Open a store that others open at the same time, which a server may have to be asked twice."""
-    for _ in range(5):
-        with suppress(RunStoreUnavailable):
+    """Open a store that others open at the same time, and whose connections are cut."""
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
             return await held.enter_async_context(run_store(url))
-        await asyncio.sleep(0.5)
-    return await held.enter_async_context(run_store(url))
+        except RunStoreUnavailable:
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.5)
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ class Listing:
     async def test_pages_list_each_run_once_the_newest_first(self, store: RunStore) -> None:
         for number in range(11):
             await append(store, started(f"run-{number:02d}"))
-            time.sleep(0.002)  # noqa: ASYNC251 - so that each is newer than the one before
+            time.sleep(0.002)  # noqa: ASYNC251 - so that each is newer, by any store's clock
         names: list[str] = []
         after: str | None = None
         while True:
@@ -202,7 +202,7 @@ class Listing:
         await append(store, started("early"))
         early = await store.find_run("early")
         assert early is not None
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # So that it is newer, by any store's clock.
         await append(store, started("late"))
         late = await store.find_run("late")
         assert late is not None

@@ -65,6 +65,9 @@ class Observing:
 class Listing:
     """`streams`."""
 
+    async def settle(self, store: Store) -> None:
+        """Wait until what was done is saved, in a store that soon saves by itself."""
+
     async def test_streams_are_listed_in_the_order_of_paths(self, store: Store) -> None:
         for path in ("b/2", "a", "b/10", "c", "b/1"):
             await create(store, path)
@@ -118,7 +121,7 @@ class Listing:
         names = [f"a/{number}" for number in range(9)]
         for name in (*names, "z"):
             await create(store, name)
-        await asyncio.sleep(0.05)  # long enough for an eager engine to save them
+        await self.settle(store)
         for name in names:
             await store.delete(name, T0)
         page = await store.streams("", "", 3, T0)

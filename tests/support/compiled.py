@@ -1,7 +1,7 @@
 """The compiled wheel, built once for each state of the sources and unpacked beside the environment.
 
-The crash tests and the conformance tests of the disk store run a server from it, as releases do.
-`HEADWATER_TEST_BUILD=pure` has them run the sources instead; so does a machine without a compiler.
+With `HEADWATER_TEST_BUILD=compiled`, as in `make test`, every server that a test starts runs from
+it, as a release does. Otherwise, and on a machine without a compiler, servers run the sources.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from fcntl import LOCK_EX, flock
+from functools import cache
 from pathlib import Path
 from typing import Final
 from zipfile import ZipFile
@@ -19,11 +20,17 @@ from zipfile import ZipFile
 from tests.support.capabilities import can_compile
 
 ROOT: Final = Path(__file__).parents[2]
-RUNS_COMPILED: Final = os.environ.get("HEADWATER_TEST_BUILD") != "pure" and can_compile()
-
 _BUILDS: Final = Path(sys.prefix) / "compiled"
 
 
+def server_environment() -> dict[str, str]:
+    """Return what the environment of a server has to hold so that it runs the build under test."""
+    if os.environ.get("HEADWATER_TEST_BUILD") != "compiled" or not can_compile():
+        return {}
+    return {"PYTHONPATH": str(compiled_package())}
+
+
+@cache
 def compiled_package() -> Path:
     """Build the wheel as a release is built, unless these sources were built already."""
     _BUILDS.mkdir(exist_ok=True)

@@ -14,6 +14,7 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 from headwater.storage.disk import faults
+from tests.support.compiled import server_environment
 
 _READY: Final = re.compile(r"Headwater listens on (http://\S+)")
 _START_SECONDS: Final = 60.0
@@ -189,7 +190,8 @@ class LoggedProcess:
 class ServerProcess(LoggedProcess):
     """`headwater serve` on a free port, in memory unless `store` is a data directory.
 
-    Options go to the command line. `armed` is a fault of `headwater.storage.disk.faults`, such as
+    It runs the sources or the compiled wheel: see `tests.support.compiled`. Options go to the
+    command line. `armed` is a fault of `headwater.storage.disk.faults`, such as
     `journal-written:2`; `limit` runs in the new process before the server does.
     """
 
@@ -206,6 +208,6 @@ class ServerProcess(LoggedProcess):
             "the server",
             [*serve, "--port", "0", "--store", str(store or "memory"), *options],
             _READY,
-            environment={faults.VARIABLE: armed, **(environment or {})},
+            environment={**server_environment(), faults.VARIABLE: armed, **(environment or {})},
             limit=limit,
         )

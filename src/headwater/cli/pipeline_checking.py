@@ -88,7 +88,7 @@ def _analyse(found: Sequence[_Checked], progress: Progress) -> None:
     progress.show("Starting Spark …")
     log = log_of([])
     with java_writes_to(log):
-        spark = open_session([pipeline for _, pipeline in ready])
+        session = open_session([pipeline for _, pipeline in ready])
     is_local = not any(pipeline.remote for _, pipeline in ready)
     try:
         for checked, pipeline in ready:
@@ -96,10 +96,10 @@ def _analyse(found: Sequence[_Checked], progress: Progress) -> None:
             wrong = checked.wrong
             is_whole = not wrong - _NOT_READ
             checked.problems += with_spark(
-                spark, pipeline, dry_run=is_local and is_whole, wrong=wrong
+                session.spark, pipeline, dry_run=is_local and is_whole, wrong=wrong
             )
     finally:
-        spark.stop()
+        session.close()
         forget(log)
 
 

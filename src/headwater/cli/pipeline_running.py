@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from headwater.spark.pipelines import Outcome, Pipeline, Problem, Runner
     from headwater.spark.pipelines.metrics import Told
+    from headwater.spark.pipelines.sessions import OpenedSession
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Read: TypeAlias = "tuple[Pipeline | None, list[Problem]]"
@@ -238,13 +239,17 @@ def _run(
         click.echo(f"Starting Spark, which writes to {log} …", err=True)
         try:
             with java_writes_to(log):
-                spark = open_session(pipelines)
-            stack.callback(_end_spark, spark)
-            _hush_the_end(spark)
+                session = open_session(pipelines)
+            stack.callback(_end_spark, session)
+            _hush_the_end(session.spark)
             stop.listen()
         except KeyboardInterrupt:
             stop.number = signal.SIGINT  # from Spark's own handler, before ours is back
-        found = _found_by_spark(spark, pipelines, files, progress) if stop.number is None else []
+        found = (
+            _found_by_spark(session.spark, pipelines, files, progress)
+            if stop.number is None
+            else []
+        )
         progress.clear()
         # The stop first: a supervisor ends Spark's Java together with us, which is no error.
         if stop.number is not None:
@@ -253,7 +258,7 @@ def _run(
             click.echo("\n".join(found), err=True)
             raise click.ClickException(_NOTHING)
         try:
-            with running(spark, pipelines, meter, is_remote=is_remote) as runner:
+            with running(session.spark, pipelines, meter, is_remote=is_remote) as runner:
                 _watch(runner, stop, progress)
                 return runner.outcomes(), log
         finally:
@@ -281,11 +286,11 @@ def _found_by_spark(
     return lines
 
 
-def _end_spark(spark: "SparkSession") -> None:
+def _end_spark(session: "OpenedSession") -> None:
     from headwater.spark.pipelines.failures import UNANSWERED
 
     with suppress(*UNANSWERED):  # it may have ended before
-        spark.stop()
+        session.close()
 
 
 def _exports(

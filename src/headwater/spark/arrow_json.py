@@ -30,8 +30,10 @@ _UNFIT: Final = (b"\\ud", b"\\uD", b"\\u0000")
 """Escapes that it can't be given: of characters in two halves, of which it takes some for another
 character, and of NUL, which ends the whole process where it stands in a value of the wrong type."""
 
-_NEGATIVE: Final = pa.scalar(-(2**63), pa.int64())
-"""The bits of -0.0."""
+_SIGN_BIT: Final = pa.Array.from_buffers(
+    pa.int64(), 1, [None, pa.py_buffer(np.array([-(2**63)], np.int64))]
+)[0]
+"""The bits of -0.0. `pa.scalar` would have every process of Spark's import pandas."""
 _WHOLE_ZERO: Final = re.compile(rb"-0(?![.eE0-9])")
 """What may be a -0 that is a whole number: as Spark does, `msgspec` reads it as 0.0."""
 
@@ -95,7 +97,7 @@ class ArrowReader:
 
 def _has_negative_zero(column: pa.Array) -> bool:
     doubles = (leaf for leaf in leaves(column) if pa.types.is_float64(leaf.type))
-    return any(pc.any(pc.equal(leaf.view(pa.int64()), _NEGATIVE)).as_py() for leaf in doubles)
+    return any(pc.any(pc.equal(leaf.view(pa.int64()), _SIGN_BIT)).as_py() for leaf in doubles)
 
 
 def _lines(layout: Layout) -> BytesIO:

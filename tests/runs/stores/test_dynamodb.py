@@ -11,12 +11,14 @@ import pytest
 
 from headwater.errors import EventRefused, RunLogDamaged, RunStoreUnavailable, SettingsError
 from headwater.runs import RunStatus, RunStore, run_store
+from headwater.runs.stores import dynamodb as dynamodb_store
 from headwater.runs.stores.dynamodb_items import ChangeWindow, Head
 from tests.suites.run_steps import append, event, numbered
 from tests.suites.run_store_fire import FireSuite, SharedFireSuite
 from tests.suites.run_store_suite import RunStoreSuite
 from tests.support.engines.dynamodb import Dynamo
 from tests.support.engines.process import free_port
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.proxy import Proxy
 
 
@@ -70,23 +72,39 @@ class Outside:
         return int(answer["Count"])
 
 
-def test_a_transaction_that_is_seen_in_part_is_waited_for(dynamodb: Dynamo) -> None:
-    async def scenario() -> None:
-        url = dynamodb.run_store_url()
+def test_a_transaction_that_is_seen_in_part_is_waited_for(
+    dynamodb: Dynamo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamodb_store, "_HOLE_SECONDS", PATIENCE_SECONDS)
+    looks = 0
+
+    async def scenario(proxy: Proxy) -> None:
+        url = dynamodb.run_store_url(proxy.url)
         async with run_store(url) as store:
             await append(store, *numbered(5))
-            outside = Outside(url)
+            outside = Outside(url.replace(proxy.url, dynamodb.url))
             item = outside.take(3)
-            fetch = asyncio.create_task(store.fetch_events("run-001"))
-            done, _ = await asyncio.wait({fetch}, timeout=0.3)
-            assert not done
-            outside.put(item)
-            assert [each.run_seq for each in await fetch] == [1, 2, 3, 4, 5]
 
-    asyncio.run(scenario())
+            def count_looks(data: bytes) -> None:
+                nonlocal looks
+                if b".Query" in data:
+                    looks += 1
+                    if looks == 3:
+                        outside.put(item)
+
+            proxy.before_request = count_looks
+            assert [each.run_seq for each in await store.fetch_events("run-001")] == [1, 2, 3, 4, 5]
+
+    with Proxy(dynamodb.url) as proxy:
+        asyncio.run(scenario(proxy))
+    assert looks >= 3
 
 
-def test_an_event_that_stays_away_is_named(dynamodb: Dynamo) -> None:
+def test_an_event_that_stays_away_is_named(
+    dynamodb: Dynamo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamodb_store, "_HOLE_SECONDS", 0.1)
+
     async def scenario() -> None:
         url = dynamodb.run_store_url()
         async with run_store(url) as store:

@@ -27,6 +27,7 @@ from tests.suites.run_steps import (
     step_started,
 )
 from tests.support.engines.postgres import Postgres
+from tests.support.patience import until
 
 RUN = "run-001"
 
@@ -63,13 +64,13 @@ async def held_back(
             (new.idempotency_key, new.run_id),
         )
         call = asyncio.create_task(store.append_event(new))
-        for _ in range(6000):
-            if server.execute(b"SELECT 1 FROM pg_locks WHERE NOT granted"):
-                break
-            await asyncio.sleep(0.01)
-        else:
-            pytest.fail("the append did not wait")
+        await until(lambda: waiting_in(server) == 1, "waiting for the key")
         yield Late(call, holder)
+
+
+def waiting_in(server: Postgres) -> int:
+    """Count the transactions that wait for another one."""
+    return len(server.execute(b"SELECT DISTINCT pid FROM pg_locks WHERE NOT granted"))
 
 
 def test_a_plain_watermark_loses_what_is_committed_below_it(postgres: Postgres, url: str) -> None:
@@ -124,8 +125,7 @@ def test_the_head_row_leaves_no_room_for_a_late_commit(postgres: Postgres) -> No
             await append(store, started(), step_started("a"))
             async with held_back(postgres, url, store, step_completed("a", seconds=5)) as late:
                 other = asyncio.create_task(store.append_event(step_started("b")))
-                done, _ = await asyncio.wait({other}, timeout=0.3)
-                assert not done, "it waits for the one before it"
+                await until(lambda: waiting_in(postgres) == 2, "waiting for the one before it")
                 number = await late.commit()
             assert (await other).run_seq == number + 1
 

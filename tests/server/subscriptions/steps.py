@@ -10,7 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
+from tests.support.patience import PATIENCE_SECONDS, wait_until
+
 ROOT = "/v1/stream/"
+LEASE_MS = 600_000
+"""Longer than any test, unless time is what it is about."""
 
 
 class Reply(NamedTuple):
@@ -71,12 +75,12 @@ class Api:
 
     def pull(self, name: str, pattern: str | None = "events/*", **more: object) -> Reply:
         """Make a pull-wake subscription."""
-        body = {"type": "pull-wake", "wake_stream": "wake/pool", "lease_ttl_ms": 1000, **more}
+        body = {"type": "pull-wake", "wake_stream": "wake/pool", "lease_ttl_ms": LEASE_MS, **more}
         return self.call("PUT", self.sub(name), {**body, "pattern": pattern})
 
     def hook(self, name: str, url: str, pattern: str | None = "events/*", **more: object) -> Reply:
         """Make a webhook subscription."""
-        body = {"type": "webhook", "webhook": {"url": url}, "lease_ttl_ms": 1000, **more}
+        body = {"type": "webhook", "webhook": {"url": url}, "lease_ttl_ms": LEASE_MS, **more}
         return self.call("PUT", self.sub(name), {**body, "pattern": pattern})
 
     def show(self, name: str) -> Any:
@@ -116,12 +120,16 @@ class Api:
         return self.call("POST", self.sub(name, "release"), body, wake["token"])
 
 
-def eventually(check: Callable[[], object], seconds: float = 60.0) -> Any:
-    """Ask again and again until the answer is truthy."""
-    until = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.01)
+def eventually(check: Callable[[], object]) -> Any:
+    """Ask again and again until the answer is truthy, and give it."""
+    found: object = None
+
+    def holds() -> object:
+        nonlocal found
+        found = check()
+        return found
+
+    wait_until(holds, pause=0.01)
     return found
 
 
@@ -144,9 +152,13 @@ class Webhook:
     def __init__(self, status: int = 200, body: object = None) -> None:
         self.status = status
         self.body: object = body if body is not None else {}
-        self.delay = 0.0
+        self.gate = threading.Event()
+        """Closed, it holds the answers back."""
+        self.gate.set()
         self.raw_answer: bytes | None = None
         self.calls: list[Call] = []
+        self.taken: list[bytes] = []
+        """The answers after which the server has hung up, so that it has acted on them."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -154,7 +166,7 @@ class Webhook:
                 raw = self.rfile.read(int(self.headers["Content-Length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 outer.calls.append(Call(time.time(), self.path, headers, raw))
-                time.sleep(outer.delay)
+                outer.gate.wait(PATIENCE_SECONDS)
                 if outer.raw_answer is not None:
                     self.wfile.write(outer.raw_answer)
                     return
@@ -163,6 +175,9 @@ class Webhook:
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+                with suppress(ConnectionError):
+                    self.rfile.read(1)  # it hangs up
+                outer.taken.append(data)
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
@@ -181,11 +196,12 @@ class Webhook:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.gate.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
-    def wait_for(self, count: int, seconds: float = 60.0) -> Call:
+    def wait_for(self, count: int) -> Call:
         """Wait for so many calls; gives the last of them."""
-        eventually(lambda: len(self.calls) >= count, seconds)
+        eventually(lambda: len(self.calls) >= count)
         return self.calls[count - 1]

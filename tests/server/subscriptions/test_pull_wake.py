@@ -20,13 +20,14 @@ def wakes(api: Api) -> list[int]:
 def test_an_append_writes_one_wake_event_until_it_is_claimed(api: Api) -> None:
     api.create("events/a")
     assert api.pull("s").status == 201
+    before = time.time()
     api.append("events/a")
     (event,) = eventually(lambda: api.events("wake/pool"))
     assert event["type"] == "wake"
     assert event["subscription_id"] == "s"
     assert event["stream"] == "events/a"
     assert event["generation"] == 1
-    assert abs(event["ts"] / 1000 - time.time()) < 60
+    assert int(before * 1000) <= event["ts"] <= time.time() * 1000
     api.append("events/a")
     api.create("events/b", 1)
     claimed = api.claim("s").body
@@ -132,36 +133,6 @@ def test_a_released_wake_is_announced_again(api: Api) -> None:
     assert api.claim("s", "two").body["generation"] == 2
 
 
-def test_a_lease_that_is_not_extended_ends_and_its_holder_is_fenced(api: Api) -> None:
-    api.create("events/a")
-    api.pull("s")
-    api.append("events/a")
-    claimed = api.claim("s").body
-    eventually(lambda: wakes(api) == [1, 2])
-    for done in (False, True):
-        stale = api.ack("s", claimed, done=done)
-        assert (stale.status, stale.code) == (409, "FENCED")
-    second = api.claim("s", "two").body
-    assert second["generation"] == 2
-    assert api.ack("s", claimed).code == "FENCED"
-    assert api.ack("s", second).status == 200
-
-
-def test_acks_keep_a_lease_alive(api: Api) -> None:
-    api.create("events/a")
-    api.pull("s")
-    api.append("events/a")
-    claimed = api.claim("s").body
-    until = time.monotonic() + 2.2
-    while time.monotonic() < until:
-        renewed = api.ack("s", claimed, acks={}, done=False)
-        assert renewed.status == 200
-        claimed["token"] = renewed.body["token"]
-        time.sleep(0.2)
-    assert api.claim("s", "two").code == "ALREADY_CLAIMED"
-    assert api.ack("s", claimed).body == {"ok": True, "next_wake": False}
-
-
 @pytest.mark.parametrize("change", ["wake_id", "generation", "token", "none", "other"])
 def test_whoever_does_not_show_everything_is_refused(api: Api, change: str) -> None:
     api.create("events/a")
@@ -231,4 +202,4 @@ def test_a_wake_stream_that_comes_later_is_told_then(api: Api) -> None:
     assert "wake/later" in api.show("s")["delivery"]["last_error"]
     api.create("wake/later")
     assert eventually(lambda: api.events("wake/later"))[0]["generation"] == 1
-    assert api.show("s")["status"] == "active"
+    eventually(lambda: api.show("s")["status"] == "active")

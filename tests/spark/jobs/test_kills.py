@@ -3,10 +3,9 @@
 import signal
 import time
 from collections import Counter
-from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
-from subprocess import Popen
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +13,8 @@ from pyspark.sql import SparkSession
 from headwater.client import Client
 from headwater.errors import StreamNotFound
 from headwater.runs import StoredEvent, project
+from headwater.spark.jobs.project import project as run_projection
+from headwater.spark.jobs.publish import publish
 from headwater.spark.tables import open_table
 from headwater.state import MaterializedState
 from tests.spark.drivers import ATTEMPTS
@@ -29,14 +30,13 @@ ROWS = 5_000 * KILLS
 """So many that each driver is killed amid its appends."""
 
 
-def projecting(url: str, folder: Path, limit: str) -> AbstractContextManager[Popen[bytes]]:
-    arguments = {
+def projection(url: str, folder: Path, limit: str) -> dict[str, Any]:
+    return {
         "source": {"url": url, "stream": "log/*", "maxBytesPerTrigger": limit},
         "tables": f"{folder}/tables",
         "checkpoint": f"{folder}/checkpoint",
         "publish": "snapshots",
     }
-    return job_driver("project", folder, arguments)
 
 
 def told(client: Client) -> list[bytes]:
@@ -73,7 +73,7 @@ def reached(state: MaterializedState) -> dict[str, int]:
 def killed_projection(client: Client, url: str, folder: Path, delay: float) -> bool:
     """Kill a driver some time after it has told something; gives whether that was amid its work."""
     before = len(b"".join(told(client)))
-    with projecting(url, folder, "20k") as process:
+    with job_driver("project", folder, projection(url, folder, "20k")) as process:
         until = time.monotonic() + PATIENCE
         while len(b"".join(told(client))) == before and process.poll() is None:
             assert time.monotonic() < until, (folder / "driver.log").read_text()[-2000:]
@@ -96,9 +96,9 @@ def test_a_killed_projection_goes_on_where_it_was(spark: SparkSession, tmp_path:
                     break  # one that came when all was told shows nothing
             else:
                 pytest.fail("it was never killed before its end")
-        with projecting(server.url, tmp_path, "40k") as process:
-            code = process.wait(PATIENCE)
-            assert code == 0, (tmp_path / "driver.log").read_text()[-3000:]
+        last = projection(server.url, tmp_path, "40k")
+        query = run_projection(spark, trigger={"availableNow": True}, **last)
+        assert query.awaitTermination(PATIENCE)
         state = told_state(client)
         operations: Counter[tuple[str, str, str]] = Counter()
         for item in client.stream("snapshots").read().items():
@@ -114,12 +114,12 @@ def test_a_killed_projection_goes_on_where_it_was(spark: SparkSession, tmp_path:
     assert len(inserts) == len(state)
 
 
-def test_a_killed_publication_tells_the_rest_once(tmp_path: Path) -> None:
+def test_a_killed_publication_tells_the_rest_once(spark: SparkSession, tmp_path: Path) -> None:
     chance = Random(5)
     with ServerProcess() as server, Client(server.url) as client:
         stream = client.stream("rows")
         stream.create()
-        given = {
+        given: dict[str, Any] = {
             "url": server.url,
             "stream": "rows",
             "type": "row",
@@ -139,9 +139,7 @@ def test_a_killed_publication_tells_the_rest_once(tmp_path: Path) -> None:
                 time.sleep(chance.random() * 0.1)  # then it is killed, in the midst of many appends
             assert process.returncode == -signal.SIGKILL, "it was done before it was killed"
         assert len(list(stream.read().items())) < ROWS, "it was never killed before its end"
-        with job_driver("publish", tmp_path, given) as process:
-            code = process.wait(PATIENCE)
-            assert code == 0, (tmp_path / "driver.log").read_text()[-3000:]
+        publish(spark, spark.range(given.pop("count")), **given)
         told = Counter(
             (item["headers"]["operation"], item["key"]) for item in stream.read().items()
         )

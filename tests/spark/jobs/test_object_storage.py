@@ -1,17 +1,16 @@
 """Tables on object storage: written, read and published as those on a disk are."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from headwater.cli import main
 from headwater.client import Client
 from headwater.spark.jobs.publish import publish
 from headwater.spark.tables import open_table
 from headwater.state import MaterializedState, change, encode_events
-from tests.spark.patience import PATIENCE
 from tests.support.server import ServerProcess
 
 
@@ -49,14 +48,12 @@ def test_a_stream_becomes_a_table_there_and_a_stream_again(
 
     def materialize() -> None:
         command = [
-            *(sys.executable, "-m", "headwater", "pipeline", "materialize", "--once"),
+            *("pipeline", "materialize", "--once"),
             *("--url", server.url, "--stream", source, "--schema", f"user={schema}"),
             *("--to", tables, "--checkpoint", checkpoint),
         ]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output
 
     stream.append(encode_events([change("insert", "user", key, {"n": 1}) for key in KEYS]))
     materialize()

@@ -1,7 +1,7 @@
 """What `check` finds before a pipeline runs."""
 
+import errno
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +106,13 @@ def test_a_connect_server_that_is_not_there_is_told(pipelines: Pipelines) -> Non
     )
 
 
-def test_a_master_that_is_not_there_is_told_at_once(pipelines: Pipelines) -> None:
+def test_a_master_that_refuses_is_told(pipelines: Pipelines) -> None:
     pipelines.feed("one", b'[{"n":1}]')
     nobody = "spark://127.0.0.1:9"
-    began = time.monotonic()
     (problem,) = outside(pipelines.make(master=f"{nobody},localhost:9"))
-    assert time.monotonic() - began < 5
     assert problem.startswith(
-        f"error: master: there is no Spark master at {nobody},localhost:9 ([Errno"
+        f"error: master: there is no Spark master at {nobody},localhost:9 "
+        f"([Errno {errno.ECONNREFUSED}] "
     )
     assert problem.endswith("): start it, or name another")
     with socket.create_server(("127.0.0.1", 0)) as master:

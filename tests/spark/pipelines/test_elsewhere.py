@@ -1,24 +1,33 @@
-"""The same pipelines, unchanged, in this process, through Spark Connect and on a cluster."""
+"""The same pipelines, unchanged, in this process, through Spark Connect and on a cluster.
+
+The cluster is the one that the documentation sets up, by its own commands.
+"""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
+from headwater.cli import main
 from headwater.client import Client
 from headwater.spark.tables.delta import DeltaLog
 from headwater.spark.tables.files import read_files
+from tests.docs.test_pages import blocks
 from tests.spark.patience import PATIENCE
 from tests.spark.run_logs import messages_of
+from tests.spark.test_java import make_old_java
 from tests.suites.run_steps import as_stored, started, step_completed, step_started
-from tests.support.engines.spark_cluster import connect_server, standalone_cluster
+from tests.support.engines.process import free_port
+from tests.support.engines.spark_connect import connect_server
+from tests.support.java import OPTIONS
 from tests.support.server import ServerProcess
-
-pytestmark = pytest.mark.starts_spark
 
 STREAM: Final = """
 [source]
@@ -94,32 +103,98 @@ def shout(rows):
 """
 
 
-def run(folder: Path, url: str, place: str, *where: str) -> None:
-    """Run all pipelines in a folder of their own, on some Spark."""
+FILES: Final = ("copy.toml", "keep.toml", "state.toml", "runs.toml")
+NO_PAGE: Final = "--webui-port 0"
+"""The pages of masters and workers have fixed ports."""
+
+
+def make(folder: Path, place: str) -> None:
+    """Write the files of all pipelines to a folder of their own."""
     folder.mkdir()
     (folder / "copy.toml").write_text(STREAM.replace("{place}", place))
     (folder / "keep.toml").write_text(TABLE.replace("{place}", place))
     (folder / "shouting.py").write_text(SHOUTING)
     (folder / "state.toml").write_text(STATE)
     (folder / "runs.toml").write_text(RUNS)
+
+
+def assert_done(folder: Path, said: str) -> None:
+    assert "copy is done: 3 rows" in said, said
+    assert "keep is done: 3 rows" in said, said
+    aside = f"10 messages were kept aside: the table {folder}/state/_quarantine says why."
+    assert aside in said, said
+    assert " after they were persisted." in said, said
+
+
+def run_here(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run all pipelines over the Spark of the tests."""
+    make(folder, "local")
+    monkeypatch.chdir(folder)
+    command = ["pipeline", "run", "--once", *FILES]
+    done = CliRunner().invoke(main, command, env={"HEADWATER_URL": url})
+    assert done.exit_code == 0, done.output
+    assert_done(folder, done.output)
+
+
+def run_through_connect(folder: Path, url: str, remote: str) -> None:
+    make(folder, "connect")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "headwater", "pipeline", "run", "--once", *where),
-            *("copy.toml", "keep.toml", "state.toml", "runs.toml"),
+            sys.executable,
+            "-m",
+            "headwater",
+            "pipeline",
+            "run",
+            "--once",
+            "--remote",
+            remote,
+            *FILES,
         ],
         cwd=folder,
-        env={**os.environ, "HEADWATER_URL": url, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "HEADWATER_URL": url},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "copy is done: 3 rows" in done.stdout
-    assert "keep is done: 3 rows" in done.stdout
-    aside = f"10 messages were kept aside: the table {folder}/state/_quarantine says why."
-    assert aside in done.stdout
-    assert " after they were persisted." in done.stdout
+    assert_done(folder, done.stdout)
+
+
+def run_on_the_cluster_of_the_page(folder: Path, url: str) -> None:
+    """Run the page's commands for a cluster, on the Java of a package: the machine's is too old."""
+    make(folder, "cluster")
+    make_old_java(folder)
+    _, script = next(each for each in blocks("docs/spark-cluster.md") if "spark-class" in each[1])
+    for place in ("Master", "Worker"):
+        assert f".{place} " in script
+        script = script.replace(f".{place} ", f".{place} {NO_PAGE} ")
+    assert " pipeline.toml " in script
+    script = script.replace(" pipeline.toml ", f" --once {' '.join(FILES)} ")
+    log = folder / "shell.log"
+    with log.open("w") as file:
+        shell = subprocess.Popen(
+            ["bash", "-euc", script.replace("7077", str(free_port()))],
+            cwd=folder,
+            env={
+                **os.environ,
+                "HEADWATER_URL": url,
+                "JAVA_HOME": str(folder),
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                "SPARK_DAEMON_JAVA_OPTS": OPTIONS,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_WORKER_DIR": str(folder / "worker"),
+            },
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = shell.wait(2 * PATIENCE)
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert code == 0, log.read_text()
+    assert_done(folder, log.read_text())
 
 
 def change(operation: str, key: str, value: Any = None, type_: str = "order") -> dict[str, Any]:
@@ -164,14 +239,15 @@ def tables(folder: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.timeout(900)
-def test_pipelines_make_the_same_tables_everywhere(tmp_path: Path) -> None:
+def test_pipelines_make_the_same_tables_everywhere(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ServerProcess() as server, Client(server.url) as client:
         feed(client)
-        run(tmp_path / "local", server.url, "local", "--master", "local[2]")
+        run_here(tmp_path / "local", server.url, monkeypatch)
         with connect_server(tmp_path) as remote:
-            run(tmp_path / "connect", server.url, "connect", "--remote", remote)
-        with standalone_cluster(tmp_path) as master:
-            run(tmp_path / "cluster", server.url, "cluster", "--master", master)
+            run_through_connect(tmp_path / "connect", server.url, remote)
+        run_on_the_cluster_of_the_page(tmp_path / "cluster", server.url)
         here = tables(tmp_path / "local")
         for place in ("local", "connect", "cluster"):
             written = {

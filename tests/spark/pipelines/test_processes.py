@@ -154,24 +154,6 @@ def test_ctrl_c_while_spark_starts_starts_nothing(tmp_path: Path) -> None:
     assert "Traceback" not in text
 
 
-def test_a_column_of_json_is_published_by_a_command(tmp_path: Path) -> None:
-    rows = pa.table({"key": ["1"], "doc": ['{"a":[1]}'], "n": [2], "m": [3]})
-    write_deltalake(str(tmp_path / "table"), rows)
-    with ServerProcess() as server, Client(server.url) as client:
-        command = ("publish", "--table", "table", "--to", "out", "--type", "t", "--key", "key")
-        for told, flags in (
-            ({"a": [1]}, ("--value", "doc")),
-            ({"m": 3, "n": 2}, ("--column", "m", "--column", "n")),
-        ):
-            with started(tmp_path, server.url, *command, *flags) as (process, said):
-                assert process.wait(PATIENCE) == 0, said.read_text()
-            assert list(client.stream("out").read().items())[-1]["value"] == told
-        both = ("--value", "doc", "--column", "n")
-        with started(tmp_path, server.url, *command, *both) as (process, said):
-            assert process.wait(PATIENCE) == 2, said.read_text()
-    assert "--column and --value exclude each other." in said.read_text()
-
-
 def test_a_part_of_an_archive_is_restored_by_a_command_that_leaves_a_log_of_failures_alone(
     tmp_path: Path,
 ) -> None:
@@ -250,47 +232,8 @@ def test_a_failure_is_told_at_once_and_again_by_a_stop_at_once(tmp_path: Path) -
     assert f"Error: {reason}" in told.read_text().partition("Stopped at once")[2]
 
 
-def test_no_pipeline_starts_where_spark_finds_that_another_can_not(tmp_path: Path) -> None:
-    bad = PIPELINE.replace('python = "slow.py:slow"', 'sql = "SELECT m FROM source"')
-    (tmp_path / "bad.toml").write_text(bad.replace('"out"', '"other"'))
-    with copying(tmp_path) as (url, client):
-        with started(tmp_path, url, "run", "--once", "copy.toml", "bad.toml") as (process, told):
-            assert process.wait(PATIENCE) == 1, told.read_text()
-        assert written(client) == []
-    lines = told.read_text().splitlines()
-    assert lines[1].startswith("bad.toml: error: transform 1.sql: A column, variable, or function")
-    assert lines[2:] == ["Error: Nothing was started: mend what is above."]
-    assert not (tmp_path / "checkpoints" / "copy" / "metadata").exists()
-
-
 def java_of(driver: int) -> int:
     """Find the Java that a driver has started."""
     children = Path(f"/proc/{driver}/task/{driver}/children").read_text().split()
     (found,) = (pid for pid in children if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes())
     return int(found)
-
-
-def test_check_looks_at_all_files_with_one_spark(tmp_path: Path) -> None:
-    (tmp_path / "copy.toml").write_text(PIPELINE)
-    (tmp_path / "slow.py").write_text(SLOW)
-    (tmp_path / "bad.toml").write_text(
-        '[source]\nstream = "in/*"\n[[transform]]\nsql = "SELECT nothing FROM source"\n'
-        '[target]\nkind = "stream"\nstream = "other"\n'
-    )
-    (tmp_path / "worse.toml").write_text("[source]\nstrem = 1\n")
-    (tmp_path / "worst.toml").write_text(
-        '[source]\nstream = "in/*"\nmode = "stat"\nschema = "n lung"\n'
-        '[[transform]]\npython = "none.py:f"\n[target]\nkind = "stream"\nstream = "third"\n'
-    )
-    with ServerProcess() as server, Client(server.url) as client:
-        client.stream("in/one").create(data=b'[{"n":1}]')
-        files = ("copy.toml", "bad.toml", "worse.toml", "worst.toml")
-        with started(tmp_path, server.url, "check", *files) as (process, told):
-            assert process.wait(PATIENCE) == 1
-    lines = told.read_text().splitlines()
-    assert "copy.toml: fine" in lines
-    assert any(line.startswith("bad.toml: error: transform 1.sql: A column") for line in lines)
-    assert any(line.startswith("worse.toml: error: source.strem: there is no") for line in lines)
-    worst = [line.split(": ")[2] for line in lines if line.startswith("worst.toml: error: ")]
-    assert worst == ["source.mode", "transform 1.python", "source.schema"]
-    assert lines[-1] == "6 errors, 0 warnings."

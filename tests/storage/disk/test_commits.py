@@ -5,6 +5,7 @@ import errno
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from headwater.storage.disk.commits import Commit, GroupCommit
 from headwater.storage.disk.journal import JournalWriter
 from headwater.storage.disk.journal_reading import Entry, read_journal
 from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.syncing import SyncFailed
 from tests.support.patience import PATIENCE_SECONDS, until
 
 
@@ -490,5 +492,260 @@ def test_a_waiter_that_appends_at_once_gets_into_the_next_batch(tmp_path: Path) 
         await bench.sync.finish()
         assert second.done
         assert bench.written() == ["a", "b"]
+
+    runs(scenario, tmp_path)
+
+
+def test_settling_waits_for_a_last_batch_with_nothing_queued(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        commit = bench.add("a")
+        await turn()
+        settling = asyncio.create_task(bench.commits.settle())
+        await turn()
+        assert not settling.done()
+        await bench.sync.finish()
+        await asyncio.wait_for(settling, PATIENCE_SECONDS)
+        assert commit.done
+
+    runs(scenario, tmp_path)
+
+
+def test_a_release_in_the_turn_of_an_append_begins_one_batch_at_a_time(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.add("a")
+        bench.commits.release()
+        bench.add("b")
+        await turn()
+        assert bench.sync.started == 1
+        assert bench.written() == ["a"]
+        await bench.sync.finish()
+        assert bench.written() == ["a", "b"]
+        await bench.sync.finish()
+
+    runs(scenario, tmp_path)
+
+
+def test_a_turn_without_an_append_left_writes_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = Bench(tmp_path, synced=False)
+        bench.add("a")
+        bench.commits.release()
+        assert bench.log == ["publish a", "between", "published"]
+        end = bench.journal.position
+        await turn()
+        assert bench.log == ["publish a", "between", "published"]
+        assert bench.journal.position == end
+        bench.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_journal_that_can_not_be_synced_takes_the_batch_back_for_good(tmp_path: Path) -> None:
+    failure = SyncFailed(errno.EIO, "the disk is gone")
+
+    class Unsyncable(JournalWriter):
+        def write(self, _: object) -> None:
+            raise failure  # of its header, which a full disk had no room for before
+
+    async def scenario(bench: Bench) -> None:
+        good, broken = bench.journal, Unsyncable(tmp_path, 2, 4096)
+        bench.commits.journal = broken
+        first = bench.add("a")
+        await turn()
+        bench.commits.journal = good
+        second = bench.add("b")
+        await turn()
+        assert first.error is second.error is bench.commits.failure is failure
+        assert bench.log == ["undo a", "undo b"]
+        assert bench.written() == []
+        broken.close()
+
+    runs(scenario, tmp_path)
+
+
+def test_a_failed_sync_answers_those_who_came_first_first(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        order: list[str] = []
+        bench.add("a").add_done_callback(lambda _: order.append("a"))
+        await turn()
+        bench.add("b").add_done_callback(lambda _: order.append("b"))
+        await bench.sync.finish(OSError(errno.EIO, "the disk is gone"))
+        assert order == ["a", "b"]
+
+    runs(scenario, tmp_path)
+
+
+def test_after_a_refused_batch_a_task_can_wait_for_the_next(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        async def wait(commit: Commit) -> OSError | None:
+            return await commit
+
+        wrong: Any = ["text can't be written"]
+        bench.commits.add(wrong, Operation(bench.log, "a"))
+        await turn()
+        waiting = asyncio.create_task(wait(bench.add("b")))
+        await turn()
+        await bench.sync.finish()
+        assert await asyncio.wait_for(waiting, PATIENCE_SECONDS) is None
+
+    runs(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"), [(RuntimeError("a page is torn"), "a page is torn"), (MemoryError(), "")]
+)
+def test_an_error_that_is_not_the_systems_is_an_error_of_the_disk(
+    tmp_path: Path, error: Exception, message: str
+) -> None:
+    class Broken(Operation):
+        def publish(self) -> None:
+            raise error
+
+    async def scenario(bench: Bench) -> None:
+        commit = bench.commits.add([b"record"], Broken(bench.log, "a"))
+        await turn()
+        await bench.sync.finish()
+        assert commit.error is not None
+        assert commit.error.errno == errno.EIO
+        assert commit.error.strerror == (message or "MemoryError()")
+
+    runs(scenario, tmp_path)
+
+
+def test_whoever_gives_up_waiting_is_not_called_back(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        called: list[str] = []
+
+        def gone(_: object) -> None:
+            called.append("gone")
+
+        def stays(_: object) -> None:
+            called.append("stays")
+
+        commit = bench.add("a")
+        commit.add_done_callback(gone)
+        commit.add_done_callback(stays)
+        assert commit.remove_done_callback(gone) == 1
+        assert commit.remove_done_callback(gone) == 0
+        await turn()
+        await bench.sync.finish()
+        assert called == ["stays"]
+
+    runs(scenario, tmp_path)
+
+
+def test_a_callback_is_given_the_commit_that_it_waited_for(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        given: list[object] = []
+        commit = bench.add("a")
+        commit.add_done_callback(given.append)
+        await turn()
+        await bench.sync.finish()
+        assert given == [commit]
+
+    runs(scenario, tmp_path)
+
+
+def test_batches_operations_and_bytes_are_counted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        metrics = Metrics()
+        sync = HandSync()
+        journal = JournalWriter(tmp_path, 1, 4096)
+        commits = GroupCommit(
+            asyncio.get_running_loop(),
+            journal,
+            sync,
+            metrics,
+            between=lambda: None,
+            published=lambda: None,
+        )
+        log: list[str] = []
+        begin, started = journal.position, perf_counter()
+        for names in ("a", "bc"):
+            for name in names:
+                commits.add([name.encode()], Operation(log, name))
+            await turn()
+            await sync.finish()
+        assert (metrics.batches, metrics.batch_operations) == (2, 3)
+        assert metrics.journal_bytes == journal.position - begin
+        assert metrics.sync_seconds.count == 2
+        assert 0 <= metrics.sync_seconds.total <= perf_counter() - started
+        assert metrics.failed_batches == 0
+        for name in "de":
+            commits.add([name.encode()], Operation(log, name))
+            await turn()
+            if sync.done is not None:
+                await sync.finish(OSError(errno.EIO, "the disk is gone"))
+        assert metrics.failed_batches == 2
+        assert metrics.batches == 3
+        journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_batch_is_given_the_error_of_its_write(tmp_path: Path) -> None:
+    failure = OSError(errno.ENOSPC, "no room")
+
+    class Full(JournalWriter):
+        def write(self, _: object) -> None:
+            raise failure
+
+    async def scenario(bench: Bench) -> None:
+        good, full = bench.journal, Full(tmp_path, 2, 4096)
+        bench.commits.journal = full
+        refused = bench.add("a")
+        await turn()
+        assert refused.error is failure
+        assert bench.commits.failure is None
+        bench.commits.journal = good
+        accepted = bench.add("b")
+        await turn()
+        await bench.sync.finish()
+        assert accepted.error is None
+        full.close()
+
+    runs(scenario, tmp_path)
+
+
+def test_a_refused_batch_that_can_not_be_cut_off_stops_with_the_reason(tmp_path: Path) -> None:
+    failure = OSError(errno.EIO, "the disk is gone")
+
+    class Broken(JournalWriter):
+        def write(self, _: object) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+        def cut(self) -> None:
+            raise failure
+
+    async def scenario(bench: Bench) -> None:
+        broken = Broken(tmp_path, 2, 4096)
+        bench.commits.journal = broken
+        bench.add("a")
+        await turn()
+        assert bench.commits.failure is failure
+        broken.close()
+
+    runs(scenario, tmp_path)
+
+
+def test_a_failure_between_two_batches_says_why_nothing_more_is_written(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.add("a")
+        await turn()
+        bench.fails_between = True
+        await bench.sync.finish()
+        assert "no checkpoint can be begun" in str(bench.commits.failure)
+
+    runs(scenario, tmp_path)
+
+
+def test_between_two_batches_is_while_none_is_made_durable(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.add("a")
+        assert (bench.commits.between_batches, bench.commits.idle) == (True, False)
+        await turn()
+        assert (bench.commits.between_batches, bench.commits.idle) == (False, False)
+        await bench.sync.finish()
+        assert (bench.commits.between_batches, bench.commits.idle) == (True, True)
 
     runs(scenario, tmp_path)

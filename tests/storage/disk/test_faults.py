@@ -6,7 +6,6 @@ lost, and nothing refused for want of room appears later.
 
 import resource
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
 from tests.support.wire import BINARY, Answer, Wire
 
@@ -75,11 +75,12 @@ class Writer:
                 return answer
         raise AssertionError("nothing was ever refused")
 
-    def until_accepted(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while self.append().status != 204:
-            assert time.monotonic() < until, "appends are still refused"
-            time.sleep(0.1)
+    def is_accepted(self) -> bool:
+        """Append one piece, and tell whether it was accepted."""
+        return self.append().status == 204
+
+    def until_accepted(self) -> None:
+        wait_until(self.is_accepted, "an accepted append", pause=0.1)
 
     def check(self, wire: Wire | None = None) -> None:
         """Everything acknowledged is there, and nothing else."""
@@ -98,13 +99,16 @@ def content(wire: Wire, path: str) -> bytes:
             return found
 
 
-def once_there_is_room(ask: Callable[[], Answer], seconds: float = 60) -> Answer:
+def once_there_is_room(ask: Callable[[], Answer]) -> Answer:
     """Ask until it is not refused for want of room."""
-    until = time.monotonic() + seconds
-    while (answer := ask()).status == 507:
-        assert time.monotonic() < until, "a full store can't even be emptied"
-        time.sleep(0.1)
-    return answer
+    answers: list[Answer] = []
+
+    def is_answered() -> bool:
+        answers.append(ask())
+        return answers[-1].status != 507
+
+    wait_until(is_answered, "room in a full store", pause=0.1)
+    return answers[-1]
 
 
 def is_refusal_for_room(answer: Answer) -> None:
@@ -127,7 +131,7 @@ def test_a_full_disk_refuses_appends_until_there_is_room(small_disk: Path) -> No
             writer.check()
 
             ballast.unlink()
-            writer.until_accepted(10)
+            writer.until_accepted()
             for _ in range(10):
                 assert writer.append().status == 204
             writer.check()
@@ -158,7 +162,7 @@ def test_a_full_disk_is_read_after_a_restart_and_used_again_after_a_deletion(
             assert once_there_is_room(lambda: wire.ask_stream("DELETE", "a")).status == 204
             # What is gone gives its room back with the next checkpoint, not at once.
             assert once_there_is_room(lambda: wire.ask_stream("PUT", "b", _TYPE)).status == 201
-            Writer(wire, "b", is_there=True).until_accepted(60)
+            Writer(wire, "b", is_there=True).until_accepted()
             assert content(wire, "dear") == b"dear"
     finally:
         server.kill()
@@ -183,11 +187,8 @@ def test_a_full_disk_has_room_again_when_streams_go_that_shared_their_segments(
                 assert once_there_is_room(delete).status == 204
             kept = writers["kept"]
             before = len(kept.expected)
-            until = time.monotonic() + 60
             while len(kept.expected) < before + 4 * MIB:  # of what the other three had
-                assert time.monotonic() < until, server.log()
-                if kept.append().status != 204:
-                    time.sleep(0.05)
+                kept.until_accepted()
             kept.check()
         server.kill()
         server = ServerProcess(*_OPTIONS, store=small_disk / "data").start()
@@ -231,7 +232,7 @@ def test_a_disk_without_any_room_is_still_read_after_an_orderly_stop(small_disk:
             (small_disk / "ballast").unlink()
             # A checkpoint may be under way, and ends first.
             assert once_there_is_room(lambda: wire.ask_stream("PUT", "a", _TYPE)).status == 201
-            Writer(wire, "a", is_there=True).until_accepted(10)
+            Writer(wire, "a", is_there=True).until_accepted()
         assert server.stop() == 0, server.log()
         assert "Traceback" not in server.log()
     finally:
@@ -320,7 +321,8 @@ def test_after_a_failed_sync_beside_the_journal_nothing_is_written_until_a_resta
 def test_after_a_failed_sync_nothing_is_written_until_a_restart(tmp_path: Path, times: int) -> None:
     folder = tmp_path / "data"
     with_faults = f"sync-fails:{times + 1}"
-    server = ServerProcess(*_OPTIONS, store=folder, armed=with_faults).start()
+    options = (*_OPTIONS, "--long-poll-timeout", "0.3")
+    server = ServerProcess(*options, store=folder, armed=with_faults).start()
     try:
         with Wire(server.port) as wire:
             writer = Writer(wire, "a")  # the first sync
@@ -336,7 +338,8 @@ def test_after_a_failed_sync_nothing_is_written_until_a_restart(tmp_path: Path, 
             ):
                 says_that_it_has_stopped(answer)
             writer.check()
-            time.sleep(0.5)  # a checkpoint would come by
+            # The poll ends later than the interval between checkpoints, by the same clock.
+            assert wire.ask_stream("GET", "a?offset=now&live=long-poll").status == 204
             assert writer.append().status == 503
             writer.check()
         assert server.stop() == 0, server.log()

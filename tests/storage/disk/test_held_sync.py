@@ -16,15 +16,23 @@ import pytest
 
 from headwater.storage.disk import faults
 from tests.storage.disk.steps import journals
+from tests.support.barrier import barrier
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
-from tests.support.wire import Answer, EventReader, Headers, Wire, build, eventually
+from tests.support.wire import Answer, EventReader, Headers, Wire, build
 
 TEXT: Final = {"Content-Type": "text/plain"}
 PRODUCER: Final = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
 CLOSE: Final = {"Stream-Closed": "true"}
-_QUIET_SECONDS: Final = 0.2
 
 _number: Final = count()
+
+
+def are_quiet(*wires: Wire) -> bool:
+    """Tell whether the server has read everything and sent no byte on these connections."""
+    for port in {wire.sock.getpeername()[1] for wire in wires}:
+        barrier(port)
+    return not select.select([wire.sock for wire in wires], [], [], 0)[0]
 
 
 class Asked:
@@ -35,8 +43,8 @@ class Asked:
         self._head_only = method == "HEAD"
 
     def is_quiet(self) -> bool:
-        """Tell whether no byte of an answer comes for a while."""
-        return not select.select([self._wire.sock], [], [], _QUIET_SECONDS)[0]
+        """Tell whether the server has read the request and sent no byte of an answer."""
+        return are_quiet(self._wire)
 
     def answer(self) -> Answer:
         return self._wire.answer(head_only=self._head_only)
@@ -88,7 +96,7 @@ class Holding:
     def append(self, body: bytes, headers: Headers | None = None) -> Asked:
         """Append while syncs are held, until it is written."""
         asked = self.begin("POST", "", {**TEXT, **(headers or {})}, body)
-        eventually(lambda: self._is_written(body), what="the write")
+        wait_until(lambda: self._is_written(body), "the write")
         return asked
 
     def _is_written(self, body: bytes) -> bool:
@@ -177,7 +185,7 @@ def test_an_event_is_sent_once_the_append_is_durable(holding: Holding) -> None:
         since = EventReader(holding.connect(), f"{holding.path}?offset=-1&live=sse")
         assert since.need("data").data == "first"
         assert since.need("control").json()["streamNextOffset"] == holding.tail
-        assert not select.select([before.wire.sock, since.wire.sock], [], [], _QUIET_SECONDS)[0]
+        assert are_quiet(before.wire, since.wire)
     assert append.answer().status == 204
     for reader in (before, since):
         assert reader.need("data").data == "-appended to subscribers"
@@ -228,7 +236,7 @@ def test_a_stream_is_closed_once_that_is_durable(holding: Holding) -> None:
         assert late.is_quiet()
         assert again.is_quiet()
         assert poll.is_quiet()
-        assert not select.select([events.wire.sock], [], [], _QUIET_SECONDS)[0]
+        assert are_quiet(events.wire)
         holding.shows_only_the_first()
     assert close.answer().status == 204
     assert again.answer().status == 204

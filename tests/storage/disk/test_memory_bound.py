@@ -5,7 +5,6 @@ import gc
 import http.client
 import resource
 import socket
-import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from tests.storage.disk.steps import SMALL, until_at_rest, with_store
 from tests.suites.steps import JSON, T0, append, create, expect, head, read
+from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
 from tests.support.wire import BINARY, ROOT, Wire
 
@@ -74,8 +74,7 @@ def test_the_budget_holds_where_no_file_can_be_opened(tmp_path: Path) -> None:
         with Wire(server.port) as wire:
             assert wire.ask_stream("PUT", "a", {"Content-Type": BINARY}).status == 201
             idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
-            while server.open_files() < 128:
-                time.sleep(0.01)
+            wait_until(lambda: server.open_files() >= 128, "taking all that may be open")
             before = server.rss()
             answers = [
                 wire.ask_stream("POST", "a", {"Content-Type": BINARY}, bytes(_BODY))
@@ -88,10 +87,12 @@ def test_the_budget_holds_where_no_file_can_be_opened(tmp_path: Path) -> None:
             assert server.rss() - before < 40 * MIB
             for connection in idle:
                 connection.close()
-            until = time.monotonic() + 60
-            while wire.ask_stream("POST", "a", {"Content-Type": BINARY}, b"x").status != 204:
-                assert time.monotonic() < until, "appends are still refused"
-                time.sleep(0.1)
+
+            def is_accepted() -> bool:
+                answer = wire.ask_stream("POST", "a", {"Content-Type": BINARY}, b"x")
+                return answer.status == 204
+
+            wait_until(is_accepted, "an accepted append")
             assert _length(server.port, "a") == accepted * _BODY + 1
         assert server.stop() == 0, server.log()
     finally:

@@ -263,7 +263,7 @@ class Pair(RuleBasedStateMachine):
     def _crash_during(self, milliseconds: float, name: str, *arguments: object) -> None:
         """Kill it with a call under way: that has happened as a whole, or not at all."""
         self.disk.begin(name, *arguments)
-        time.sleep(milliseconds / 1000)
+        time.sleep(milliseconds / 1000)  # Any moment will do: it is the one of the crash.
         self.disk.kill()
         before = self.memory
         # If it did happen, the model goes on from there.

@@ -17,6 +17,7 @@ import pytest
 from headwater.protocol.lifecycle import Append
 from headwater.protocol.producers import ProducerClaim
 from headwater.protocol.refusals import StoreUnwritable
+from headwater.storage.disk import saving
 from headwater.storage.disk.journal import journal_path
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import segment_path
@@ -170,6 +171,22 @@ def test_streams_that_are_not_saved_yet_are_evicted_when_they_are(tmp_path: Path
     with_store(tmp_path / "data", scenario, options)
 
 
+def test_a_store_that_has_stopped_saves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def scenario(store: DiskStore) -> None:
+        await create(store, "a", BINARY, b"first")
+        store._commits.stop("sync failed", OSError(errno.EIO, os.strerror(errno.EIO)))
+        before = journals(folder)
+        store._saver._tick()
+        assert store._saver._unsaved()
+        assert (store._saver._preparing, store._saver._saving) == (None, None)
+        await store.close()
+        assert (journals(folder), segments(folder)) == (before, [])
+
+    with_store(folder, scenario, DiskOptions(durability="os", checkpoint_seconds=3600))
+
+
 def test_a_segment_that_can_not_be_deleted_holds_up_nothing_and_goes_later(tmp_path: Path) -> None:
     folder = tmp_path / "data"
 
@@ -180,7 +197,7 @@ def test_a_segment_that_can_not_be_deleted_holds_up_nothing_and_goes_later(tmp_p
         await create(store, "a", BINARY)
         with immutable(segment):
             await store.delete("old", T0)
-            await until(lambda: store.metrics.checkpoints == 2)
+            await until(lambda: store._saver._undeleted, "the attempt to delete it")
             async with asyncio.timeout(PATIENCE_SECONDS):
                 for _ in range(60):
                     await append(store, "a", b"x" * 50_000, BINARY)
@@ -234,8 +251,11 @@ def test_a_store_starts_where_what_it_does_not_need_can_not_be_deleted(tmp_path:
     assert not old.exists()
 
 
-def test_a_checkpoint_that_can_not_be_committed_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_checkpoint_that_can_not_be_committed_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file of the catalog's log must not grow: SQLite does not take that for a full disk."""
+    monkeypatch.setattr(saving, "_RETRY_SECONDS", 0.1)
     folder = tmp_path / "data"
     paths = [f"{number:04d}/{'long' * 250}" for number in range(1000)]
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +33,7 @@ from tests.storage.tools.stores import (
 )
 from tests.storage.tools.test_checking import entries
 from tests.suites.steps import T0, create, fork
-from tests.support.patience import until
+from tests.support.patience import until, wait_until
 from tests.support.server import ServerProcess
 
 
@@ -163,10 +162,7 @@ def test_a_server_started_on_the_copy_has_what_was_acknowledged_before(tmp_path:
         for writer in writers:
             writer.start()
         try:
-            deadline = time.monotonic() + 60
-            while len(done) < 4 or min(done.values()) < 30:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until(lambda: len(done) == 4 and min(done.values()) >= 30, "enough appends")
             before = dict(done)
             backup(folder, copy)
             behind = dict(done)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -15,8 +15,20 @@ from headwater.spark.pipelines.values import Pipeline
 _QUIET: Final = {"spark.ui.showConsoleProgress": "false"}
 
 
-def open_session(pipelines: Sequence[Pipeline]) -> SparkSession:
-    """Start the Spark session that pipelines ask for."""
+class OpenedSession(NamedTuple):
+    """A session, and whether it was started here: one that was there before is not ours to stop."""
+
+    spark: SparkSession
+    is_ours: bool
+
+    def close(self) -> None:
+        """Stop the session if it was started here."""
+        if self.is_ours:
+            self.spark.stop()
+
+
+def open_session(pipelines: Sequence[Pipeline]) -> OpenedSession:
+    """Start the Spark session that pipelines ask for, or find the one that there is."""
     master, remote = _agreed(pipelines, "master"), _agreed(pipelines, "remote")
     if master and remote:
         what = f"another pipeline has the master {master}: those that run together share a session"
@@ -33,7 +45,9 @@ def open_session(pipelines: Sequence[Pipeline]) -> SparkSession:
         # Each partition of a shuffle is a task: more of them than cores only cost time.
         chosen["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
     name = ", ".join(pipeline.name for pipeline in pipelines)
-    return session(f"headwater: {name}", master=master, remote=remote, settings=chosen | settings)
+    is_ours = SparkSession.getActiveSession() is None
+    spark = session(f"headwater: {name}", master=master, remote=remote, settings=chosen | settings)
+    return OpenedSession(spark, is_ours)
 
 
 @contextmanager
