@@ -22,10 +22,11 @@ from tests.support.engines.postgres import Postgres, start_postgres
 from tests.support.engines.redis import Redis, start_redis
 from tests.support.engines.snowflake import Snowflake, start_snowflake
 from tests.support.engines.temporal import start_temporal
-from tests.support.java import FOR_SPARK
+from tests.support.java import FOR_SPARK, OPTIONS
 
 if os.environ.get("HEADWATER_TEST_SPARK") != "default":
     os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_SPARK)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", OPTIONS)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has whatever it runs in the background ignore Ctrl-C, and what that starts as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,11 +16,12 @@ from typing import Final
 import pytest
 
 from tests.fuzz.requests import BYTES_PATH, JSON_PATH, Maker
+from tests.support.effort import examples
 from tests.support.patience import PATIENCE_SECONDS, wait_until
 from tests.support.server import ServerProcess
 from tests.support.wire import Wire
 
-COUNT: Final = int(os.environ.get("HEADWATER_FUZZ_REQUESTS", "200000"))
+COUNT: Final = int(os.environ.get("HEADWATER_FUZZ_REQUESTS") or examples(100_000, 1_000_000))
 SEED: Final = int(os.environ.get("HEADWATER_FUZZ_SEED", "20241009"))
 CONNECTIONS: Final = 32
 BATCH: Final = 9

@@ -183,7 +183,7 @@ def test_a_slow_reader_gets_everything(
     assert saved().stop() == 0
     settings = {"store": str(tmp_path / "data"), "chunk_bytes": 32 * MIB}
     with (
-        SteppedServer(write_timeout=2.0, **settings) as server,
+        SteppedServer(write_timeout=5.0, **settings) as server,
         # A piece is more than the buffer holds, so that each of them is progress for the server.
         Wire(server.port, receive_buffer=32768) as wire,
     ):

@@ -179,7 +179,7 @@ def test_a_slow_reader_that_reads_is_not_dropped(
     """Also where what it takes makes no room in the server's socket for a long time."""
     body = b"x" * 12_000_000
     with (
-        SteppedServer(write_timeout=2.0, chunk_bytes=20_000_000) as server,
+        SteppedServer(write_timeout=5.0, chunk_bytes=20_000_000) as server,
         # A piece is more than the buffer holds, so that each of them is progress for the server.
         Wire(server.port, receive_buffer=32768) as wire,
     ):

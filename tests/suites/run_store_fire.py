@@ -25,6 +25,7 @@ from headwater.runs import NewEvent, RunStore, run_store
 from headwater.runs.store import AppendResult
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.run_steps import all_events, event
+from tests.support.effort import examples
 
 WRITERS = 16
 RUNS = 3
@@ -152,6 +153,7 @@ class FireSuite:
 class SharedFireSuite:
     """Many processes over one store; wants a fixture `run_store_url` of an empty store."""
 
+    writers = examples(8, WRITERS)
     kills = 12
     events = EVENTS
     """Fewer where the engine is slow: every one of them is a transaction or two."""
@@ -163,10 +165,10 @@ class SharedFireSuite:
         self, run_store_url: str, tmp_path: Path
     ) -> None:
         chance = random.Random(7)
-        ledgers = [tmp_path / f"writer-{number}" for number in range(WRITERS)]
+        ledgers = [tmp_path / f"writer-{number}" for number in range(self.writers)]
         writers = [
             _Writer(run_store_url, number, ledgers[number], self.events)
-            for number in range(WRITERS)
+            for number in range(self.writers)
         ]
         killed = 0
         until = time.monotonic() + _HANG_SECONDS

@@ -31,7 +31,7 @@ class TestDynamoRunStore(RunStoreSuite, FireSuite):
 
 
 class TestDynamoRunStoreOfManyProcesses(SharedFireSuite):
-    """The invariants, with sixteen processes whose connections are cut now and then."""
+    """The invariants, with many processes whose connections are cut now and then."""
 
     @pytest.fixture
     def run_store_url(self, dynamodb: Dynamo) -> Iterator[str]:

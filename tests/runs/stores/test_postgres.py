@@ -38,7 +38,7 @@ class TestPostgresRunStore(RunStoreSuite, FireSuite):
 
 
 class CutsConnections(SharedFireSuite):
-    """The invariants, with sixteen processes whose connections are cut now and then."""
+    """The invariants, with many processes whose connections are cut now and then."""
 
     @pytest.fixture(autouse=True)
     def _server(self, postgres: Postgres) -> None:

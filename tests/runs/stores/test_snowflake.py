@@ -24,7 +24,7 @@ class TestSnowflakeRunStore(RunStoreSuite, FireSuite):
 
 
 class TestSnowflakeRunStoreOfManyProcesses(SharedFireSuite):
-    """The invariants, with sixteen processes whose connections are cut now and then."""
+    """The invariants, with processes whose connections are cut now and then."""
 
     kills = 4
     events = 24

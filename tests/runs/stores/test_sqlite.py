@@ -33,7 +33,7 @@ class TestSqliteRunStore(RunStoreSuite, FireSuite):
 
 
 class TestSqliteRunStoreOfManyProcesses(SharedFireSuite):
-    """The invariants, with one file and sixteen processes."""
+    """The invariants, with one file and many processes."""
 
     @pytest.fixture
     def run_store_url(self, tmp_path: Path) -> str:

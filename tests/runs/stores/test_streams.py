@@ -32,7 +32,7 @@ class TestStreamRunStore(RunStoreSuite, FireSuite):
 
 
 class TestStreamRunStoreOfManyProcesses(SharedFireSuite):
-    """The invariants, with sixteen processes whose connections are cut all the while."""
+    """The invariants, with many processes whose connections are cut all the while."""
 
     @pytest.fixture
     def run_store_url(self, server: ServerProcess) -> Iterator[str]:

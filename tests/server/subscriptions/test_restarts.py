@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.subscriptions.steps import Api, Webhook, eventually
+from tests.support.effort import examples
 from tests.support.server import ServerProcess
 
-KILLS = 20
+KILLS = examples(10, 100)
 
 
 class Killable:

@@ -24,6 +24,7 @@ from tests.spark.drivers import kill_all
 from tests.spark.jobs.driving import KILLS, job_driver
 from tests.spark.jobs.materializing import change, control
 from tests.spark.patience import PATIENCE
+from tests.support.effort import examples
 from tests.support.server import ServerProcess
 
 
@@ -282,7 +283,9 @@ PATHS = st.text(
 
 
 @settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(2, 20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     messages=st.dictionaries(PATHS, st.lists(JSON, max_size=20), min_size=1, max_size=6),

@@ -30,11 +30,14 @@ from tests.spark.jobs.materializing import (
 )
 from tests.spark.patience import PATIENCE
 from tests.spark.transforms.oracle import WILD_EVENTS, final
+from tests.support.effort import examples
 from tests.support.server import ServerProcess
 
 
 @settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(2, 20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(drawn=st.lists(WILD_EVENTS, min_size=1, max_size=6))
 def test_any_streams_give_the_tables_that_the_state_gives(

@@ -30,6 +30,7 @@ from headwater.state.fold import Fold, Incoming
 from tests.spark.drivers import kill_all
 from tests.spark.jobs.driving import KILLS, job_driver
 from tests.spark.patience import PATIENCE
+from tests.support.effort import examples
 from tests.support.server import ServerProcess
 
 State = dict[str, dict[str, Any]]
@@ -315,7 +316,9 @@ def test_no_controls_leave_everything_valid() -> None:
 
 
 @settings(
-    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(3, 20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(first=EVENTS.filter(bool), then=EVENTS)
 def test_starting_from_a_snapshot_gives_what_reading_everything_gives(

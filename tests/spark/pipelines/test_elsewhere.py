@@ -164,6 +164,8 @@ def run_through_connect(folder: Path, url: str, remote: str) -> None:
 def run_on_the_cluster_of_the_page(folder: Path, url: str) -> None:
     """Run the page's commands for a cluster, on the Java of a package: the machine's is too old."""
     make(folder, "cluster")
+    with (folder / "copy.toml").open("a") as file:
+        file.write(f'executor.extraJavaOptions = "{OPTIONS}"\n')
     make_old_java(folder)
     _, script = next(each for each in blocks("docs/spark-cluster.md") if "spark-class" in each[1])
     for place in ("Master", "Worker"):

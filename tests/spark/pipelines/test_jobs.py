@@ -155,16 +155,24 @@ def test_a_column_of_json_is_published_as_the_whole_value(
 
 def test_two_publications_at_once_read_their_own_source(pipelines: Pipelines) -> None:
     # The first reads its view `source` after the second has made one of that name.
-    (pipelines.folder / "slow.py").write_text(
-        "import time\ndef slow(rows):\n    time.sleep(3)\n    return rows\n"
+    begun = pipelines.folder / "begun"
+    (pipelines.folder / "steps.py").write_text(
+        "import pathlib, time\n"
+        f"begun = pathlib.Path('{begun}')\n"
+        "def slow(rows):\n"
+        "    while not begun.exists():\n        time.sleep(0.01)\n    return rows\n"
+        "def quick(rows):\n    begun.touch()\n    return rows\n"
     )
     made = []
-    for name, steps in (("slow", [{"python": "slow.py:slow"}]), ("quick", [])):
+    for name in ("slow", "quick"):
         pipelines.feed(name, f'[{{"n":1,"word":"{name}"}}]'.encode())
         made.append(
             pipelines.make(
                 source={"stream": f"{pipelines.room}/in/{name}"},
-                transform=[*steps, {"sql": "SELECT n, word FROM source", "name": "last"}],
+                transform=[
+                    {"python": f"steps.py:{name}"},
+                    {"sql": "SELECT n, word FROM source", "name": "last"},
+                ],
                 target={
                     "kind": "publish",
                     "stream": f"{pipelines.room}/{name}",
@@ -335,11 +343,15 @@ def job(pipelines: Pipelines, kind: str, *transforms: dict[str, str]) -> Pipelin
     )
 
 
-def stopped(pipelines: Pipelines, pipeline: Pipeline, when: Callable[[], bool]) -> Outcome:
-    """Run a job, and ask it once to stop when something is so."""
+def stopped(
+    pipelines: Pipelines, pipeline: Pipeline, when: Callable[[], bool], asked: Path | None = None
+) -> Outcome:
+    """Run a job, and ask it once to stop when something is so; a file then says so."""
     with running(pipelines.spark, [pipeline], Meter()) as runner:
         wait_until(when)
         runner.ask_to_stop()
+        if asked is not None:
+            asked.touch()
         wait_until(lambda: not runner.look())
         return runner.outcomes()[0]
 
@@ -362,7 +374,8 @@ from headwater.errors import BadOption
 
 def slow(rows):
     pathlib.Path("{begun}").touch()
-    time.sleep(2)
+    while not pathlib.Path("{asked}").exists():
+        time.sleep(0.01)
     return rows
 
 
@@ -375,11 +388,12 @@ def refuse(rows):
 def test_a_stop_between_what_spark_runs_is_heeded_and_hides_no_refusal(
     pipelines: Pipelines, then: str | None, how: str
 ) -> None:
-    begun = pipelines.folder / "begun"
-    (pipelines.folder / "slow.py").write_text(SLOW.replace("{begun}", str(begun)))
+    begun, asked = pipelines.folder / "begun", pipelines.folder / "asked"
+    text = SLOW.replace("{begun}", str(begun)).replace("{asked}", str(asked))
+    (pipelines.folder / "slow.py").write_text(text)
     pipelines.feed("one", b'[{"n":1,"word":"a"}]')
     steps = [{"python": f"slow.py:{name}"} for name in ("slow", then) if name]
-    outcome = stopped(pipelines, job(pipelines, "publish", *steps), begun.exists)
+    outcome = stopped(pipelines, job(pipelines, "publish", *steps), begun.exists, asked)
     assert outcome.how == how, outcome
     assert list(pipelines.client.streams(f"{pipelines.room}/out")) == []
 

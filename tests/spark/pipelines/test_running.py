@@ -246,11 +246,12 @@ def test_figures_go_to_a_file_and_a_stream(pipelines: Pipelines, client: Client)
 
 
 def test_the_lag_grows_while_a_batch_runs(pipelines: Pipelines) -> None:
-    begun = pipelines.folder / "begun"
+    begun, seen = pipelines.folder / "begun", pipelines.folder / "seen"
     (pipelines.folder / "slow.py").write_text(
         "import pathlib, time\nfrom pyspark.sql import functions as f\n"
         "@f.udf('long')\n"
-        f"def slow(n):\n    pathlib.Path('{begun}').touch()\n    time.sleep(9)\n    return n\n"
+        f"def slow(n):\n    pathlib.Path('{begun}').touch()\n"
+        f"    while not pathlib.Path('{seen}').exists():\n        time.sleep(0.01)\n    return n\n"
         "def slowly(rows):\n    return rows.withColumn('n', slow('n'))\n"
     )
     pipelines.feed("one", b'[{"n":1}]')
@@ -258,7 +259,8 @@ def test_the_lag_grows_while_a_batch_runs(pipelines: Pipelines) -> None:
     with running(pipelines.spark, [pipeline], Meter()) as runner:
         wait_until(begun.exists)
         pipelines.feed("one", ROWS)
-        wait_until(lambda: runner.outcomes()[0].figures.lag_bytes == 9 + 60, 8)
+        wait_until(lambda: runner.outcomes()[0].figures.lag_bytes == 9 + 60)
+        seen.touch()
         wait_until(lambda: not runner.look())
         (outcome,) = runner.outcomes()
     assert (outcome.how, outcome.figures.rows) == ("done", 1)

@@ -25,6 +25,7 @@ from headwater.state import MaterializedState, change, control, encode_events
 from headwater.state.events import StateEvent
 from headwater.state.fold import Fold, Incoming
 from headwater.state.memory import MemoryBackend
+from tests.support.effort import examples
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "é\n", '"']),
@@ -37,7 +38,7 @@ _JSON = st.recursive(
 _TABLES = st.dictionaries(st.sampled_from(["a", "b", "ä", "d/e", '"', "0"]), _JSON, max_size=6)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(3, 20), deadline=None)
 @given(st.lists(st.tuples(_TABLES, _TABLES), min_size=1, max_size=20))
 def test_the_changes_between_two_tables_make_the_new_one(
     spark: SparkSession, pairs: list[tuple[dict[str, Any], dict[str, Any]]]

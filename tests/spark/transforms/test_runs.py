@@ -34,6 +34,7 @@ from tests.suites.run_steps import (
     step_failed,
     step_started,
 )
+from tests.support.effort import examples
 
 LOG = as_stored(
     [
@@ -200,7 +201,7 @@ def test_rows_say_when_they_were_projected() -> None:
     assert (row["persisted_at"], row["projected_at"]) == (at(9), at(30))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(3, 20), deadline=None)
 @given(logs(), st.randoms(use_true_random=False))
 def test_spark_gives_what_plain_python_gives(
     spark: SparkSession, told: dict[str, list[StoredEvent]], chance: Random

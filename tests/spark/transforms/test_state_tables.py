@@ -18,6 +18,7 @@ from tests.spark.conftest import Reads
 from tests.spark.jobs.materializing import SCHEMAS, Job, change, generated, state, told, value_of
 from tests.spark.transforms.oracle import TYPES, WILD_EVENTS, Oracle, final
 from tests.spark.transforms.test_state import offset_of
+from tests.support.effort import examples
 
 MESSAGES: Final = "stream string, offset string, value binary"
 EVENTS: Final = (
@@ -51,7 +52,7 @@ def values(tables: Mapping[str, DataFrame]) -> dict[str, dict[tuple[str, str], A
     return found
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(2, 20), deadline=None)
 @given(st.lists(WILD_EVENTS, min_size=1, max_size=12))
 def test_tables_of_any_messages_say_what_the_state_says(
     spark: SparkSession, drawn: list[list[Any]]
