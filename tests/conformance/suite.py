@@ -14,6 +14,9 @@ SUITE = "tests/conformance/server.test.ts"
 LONG_POLL_SECONDS = 1.5
 """What the server under test has to be started with, so that waiting for a timeout is short."""
 
+_HANG_SECONDS = 60
+"""Of one test of the suite."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -28,7 +31,10 @@ def run_suite(url: str, report: Path, *, subscriptions: bool = False) -> Verdict
     """Run the whole suite against a server that listens at `url`."""
     assert VITEST.exists(), "the conformance suite is not installed: run 'make test'"
     result = subprocess.run(
-        [NODE, str(VITEST), "run", SUITE, "--reporter=json", f"--outputFile={report}"],
+        [
+            *(NODE, str(VITEST), "run", SUITE, "--reporter=json", f"--outputFile={report}"),
+            f"--testTimeout={_HANG_SECONDS * 1000}",  # 5 s by default, too few on a busy machine
+        ],
         cwd=ROOT,
         env={
             **os.environ,
@@ -38,7 +44,7 @@ def run_suite(url: str, report: Path, *, subscriptions: bool = False) -> Verdict
         },
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     assert report.exists(), f"the suite did not run:\n{result.stdout}\n{result.stderr}"
