@@ -1,7 +1,13 @@
 """The log: one line for each request at debug, never a payload."""
 
+import errno
 import json
+import logging
+import os
 
+import pytest
+
+from headwater.server.logs import JsonFormatter, TextFormatter
 from tests.server.conftest import Serve
 from tests.support.wire import EventReader, Wire, build
 
@@ -54,6 +60,72 @@ def test_json_logs_are_one_object_a_line(serve: Serve) -> None:
     assert all({"time", "level", "logger", "event"} <= set(document) for document in documents)
     assert any(document.get("status") == "201" for document in documents)
     assert SECRET not in server.log()
+
+
+def record(message: str, *values: object) -> logging.LogRecord:
+    return logging.LogRecord("headwater.disk", logging.ERROR, __file__, 1, message, values, None)
+
+
+def fields(message: str, *values: object) -> dict[str, str]:
+    """Format a line of the JSON log, without what every line has."""
+    document: dict[str, str] = json.loads(JsonFormatter().format(record(message, *values)))
+    return {key: document[key] for key in document.keys() - {"time", "level", "logger"}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        ("127.0.0.1", 4437),
+        "two\nlines",
+        "level=forged a=b",
+        "",
+    ],
+)
+def test_json_logs_have_whole_values(value: object) -> None:
+    assert fields("checkpoint failed error=%s", value) == {
+        "event": "checkpoint failed",
+        "error": str(value),
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "values", "expected"),
+    [
+        ("stopping", (), {"event": "stopping"}),
+        (
+            "recovered records=%d seconds=%.3f",
+            (7, 0.12345),
+            {"event": "recovered", "records": "7", "seconds": "0.123"},
+        ),
+        (
+            "%s, nothing more is written until a restart error=%s",
+            ("a=b failed", "no room"),
+            {"event": "a=b failed, nothing more is written until a restart", "error": "no room"},
+        ),
+        (
+            "damaged file=%s position=0 %s",
+            ("/data/a b", "too short"),
+            {"event": "damaged too short", "file": "/data/a b", "position": "0"},
+        ),
+        (
+            "following ended run=%s: %s",
+            ("r 1", "gone"),
+            {"event": "following ended: gone", "run": "r 1"},
+        ),
+        ("%d%% full of 100%%", (97,), {"event": "97% full of 100%"}),
+        ("100% full error=no", (), {"event": "100% full", "error": "no"}),
+    ],
+)
+def test_json_logs_take_fields_from_the_message_not_from_its_values(
+    message: str, values: tuple[object, ...], expected: dict[str, str]
+) -> None:
+    assert fields(message, *values) == expected
+
+
+def test_text_logs_have_fields_as_they_were_written() -> None:
+    line = TextFormatter().format(record("checkpoint failed error=%s", "no room\nlevel=forged"))
+    assert line.endswith("headwater.disk checkpoint failed error=no room\\nlevel=forged")
 
 
 def test_a_path_can_not_write_a_line_of_its_own_or_another_field(serve: Serve) -> None:

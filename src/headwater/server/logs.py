@@ -4,10 +4,16 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-_FIELD: Final = re.compile(r"(\w+)=(\S+)")
+_CONVERSION: Final = r"%[-#0+]*\d*(?:\.\d+)?[a-zA-Z%]"
+"""A conversion of a message, such as `%s` or `%.2f`."""
+_PART: Final = re.compile(
+    rf"\s*\b(?P<key>\w+)=(?P<value>(?:{_CONVERSION}|\S)+?)(?=[,;:.]?(?:\s|$))|{_CONVERSION}"
+)
+"""`key=value`, or a conversion outside of one."""
 
 
 class TextFormatter(logging.Formatter):
@@ -24,17 +30,42 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line, with the `key=value` pairs of the message as members."""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = record.getMessage()
+        event, fields = _event_and_fields(record)
         document = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": _FIELD.sub("", message).strip(),
-            **dict(_FIELD.findall(message)),
+            "event": event,
+            **fields,
         }
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
         return json.dumps(document)
+
+
+def _event_and_fields(record: logging.LogRecord) -> tuple[str, dict[str, str]]:
+    """Separate the `key=value` pairs of a message from the rest of it.
+
+    They are found before the arguments are filled in: an argument may hold spaces, or `key=value`.
+    """
+    if isinstance(record.args, Mapping):  # the message names its arguments, none of ours does
+        return record.getMessage(), {}
+    arguments = iter(record.args or ())
+    fields: dict[str, str] = {}
+
+    def fill(conversion: re.Match[str]) -> str:
+        text = conversion.group()
+        return "%" if text.endswith("%") else text % (next(arguments),)
+
+    def take(part: re.Match[str]) -> str:
+        key, value = part["key"], part["value"]
+        if key is None:
+            return fill(part) if record.args else part.group()
+        fields[key] = re.sub(_CONVERSION, fill, value) if record.args else value
+        return ""
+
+    event = _PART.sub(take, str(record.msg))
+    return event.strip(), fields
 
 
 def _time(record: logging.LogRecord) -> str:
