@@ -1,6 +1,7 @@
 """The ASGI adapter, mounted in a FastAPI application under uvicorn, and by itself."""
 
 import asyncio
+import errno
 import http.client
 import json
 import os
@@ -12,7 +13,9 @@ import pytest
 
 from headwater.server import Settings, asgi_app
 from headwater.server.asgi import AsgiApp
+from headwater.storage.memory import MemoryStore
 from tests.support.asgi import AsgiProcess
+from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +123,32 @@ def test_a_long_answer_from_a_file_comes_in_pieces(tmp_path: Path) -> None:
         await app.shutdown()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+class FailingOnce(MemoryStore):
+    """A store whose first expiry fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed = False
+        self.expired_again = asyncio.Event()
+
+    async def expire(self, now: float, limit: int) -> int:
+        if not self.failed:
+            self.failed = True
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.expired_again.set()
+        return await super().expire(now, limit)
+
+
+def test_expiry_goes_on_after_a_failure_which_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        store = FailingOnce()
+        app = asgi_app(store, Settings(reap_interval=0.05))
+        await app.startup()
+        await asyncio.wait_for(store.expired_again.wait(), PATIENCE_SECONDS)
+        await app.shutdown()
+
+    asyncio.run(scenario())
+    assert "removing expired streams failed" in caplog.text
+    assert "No space left on device" in caplog.text

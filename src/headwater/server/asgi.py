@@ -21,7 +21,7 @@ from headwater.server.problems import (
     problem_response,
     refuse,
 )
-from headwater.server.serve import open_store
+from headwater.server.serve import open_store, reap
 from headwater.server.settings import Settings
 from headwater.storage.store import Store, pieces
 
@@ -58,7 +58,7 @@ class AsgiApp:
                 await self.store.open()
             if self._reaper is None:
                 await self.app.start()
-                self._reaper = asyncio.create_task(self._reap())
+                self._reaper = asyncio.create_task(reap(self.app))
 
     async def shutdown(self) -> None:
         """End live readers and close the store."""
@@ -70,11 +70,6 @@ class AsgiApp:
             self._reaper = None
             await self.app.stop()
         await self.store.close()
-
-    async def _reap(self) -> None:
-        while True:
-            await asyncio.sleep(self.app.settings.reap_interval)
-            await self.app.expire()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

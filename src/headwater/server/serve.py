@@ -82,7 +82,7 @@ class Server:
             raise
         self._housekeeping = [
             asyncio.create_task(_every(_sweep_seconds(self.settings), self._sweep)),
-            asyncio.create_task(self._reap()),
+            asyncio.create_task(reap(self.app)),
         ]
 
     async def _listen(self, wire: Wire) -> asyncio.Server:
@@ -126,16 +126,6 @@ class Server:
     def _sweep(self) -> None:
         if self._wire is not None:
             self._wire.sweep()
-
-    async def _reap(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.reap_interval)
-            try:
-                while removed := await self.app.expire():
-                    log.info("removed expired streams count=%d", removed)
-                    await asyncio.sleep(0)
-            except Exception:
-                log.exception("removing expired streams failed")
 
 
 def _do_not_pace(listener: socket.socket) -> None:
@@ -183,6 +173,18 @@ def _sweep_seconds(settings: Settings) -> float:
         settings.write_timeout,
     )
     return min(1.0, shortest / 4)
+
+
+async def reap(app: Application) -> None:
+    """Remove expired streams again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(app.settings.reap_interval)
+        try:
+            while removed := await app.expire():
+                log.info("removed expired streams count=%d", removed)
+                await asyncio.sleep(0)
+        except Exception:
+            log.exception("removing expired streams failed")
 
 
 async def _every(seconds: float, action: Callable[[], None]) -> None:
