@@ -5,7 +5,7 @@ import errno
 import http.client
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +152,67 @@ def test_expiry_goes_on_after_a_failure_which_is_logged(caplog: pytest.LogCaptur
     asyncio.run(scenario())
     assert "removing expired streams failed" in caplog.text
     assert "No space left on device" in caplog.text
+
+
+class Upload:
+    """A request whose body never ends, and what was answered to it."""
+
+    def __init__(self, app: AsgiApp, piece: bytes, *then: BaseException) -> None:
+        self._piece = piece
+        self._then = then
+        self._received = 0
+        self.waiting = asyncio.Event()
+        self.status = 0
+        scope = {
+            "type": "http",
+            "method": "PUT",
+            "path": "/v1/stream/s",
+            "headers": [(b"content-type", b"text/plain")],
+        }
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        self._received += 1
+        if self._received == 1:
+            return {"type": "http.request", "body": self._piece, "more_body": True}
+        self.waiting.set()
+        for error in self._then:
+            raise error
+        forever: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        return await forever
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        self.status = message.get("status", self.status)
+
+
+def test_a_body_counts_as_buffered_no_longer_than_its_request() -> None:
+    """Each of them takes more than half of what may be buffered."""
+
+    async def scenario() -> None:
+        app = asgi_app(MemoryStore(), Settings(max_body_bytes=1000, max_buffered_bytes=1000))
+        await app.startup()
+        cancelled = Upload(app, b"x" * 600)
+        await cancelled.waiting.wait()
+        too_much = Upload(app, b"x" * 600)
+        await too_much.task
+        assert too_much.status == 429
+        cancelled.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled.task
+        failed = Upload(app, b"x" * 600, OSError("the host lost the connection"))
+        with pytest.raises(OSError, match="lost"):
+            await failed.task
+        too_large = Upload(app, b"x" * 1001)
+        await too_large.task
+        assert too_large.status == 413
+        last = Upload(app, b"x" * 1000)
+        await asyncio.wait(
+            {last.task, asyncio.ensure_future(last.waiting.wait())}, return_when="FIRST_COMPLETED"
+        )
+        assert last.waiting.is_set(), f"refused with {last.status}"
+        last.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await last.task
+        await app.shutdown()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))

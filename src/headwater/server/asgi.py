@@ -95,8 +95,7 @@ class AsgiApp:
                 response = await self.app.handle(Request(head, body))
             else:
                 response = refusal
-        except _Disconnected as cut:
-            held = cut.received
+        except _Disconnected:
             return  # half a body is none
         finally:
             self._buffered -= held
@@ -119,29 +118,37 @@ class AsgiApp:
         await send({"type": "http.response.body", "body": body})
 
     async def _body(self, head: Head, receive: Receive) -> tuple[bytes, Response | None]:
+        """Receive a body, or as much of it as there is when it is refused.
+
+        What is returned stays counted as buffered; the caller subtracts it.
+        """
         settings = self.app.settings
         length = head.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > settings.max_body_bytes:
             return b"", problem_response(TOO_LARGE)
         body = bytearray()
         more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _Disconnected(len(body))
-            piece = message.get("body", b"")
-            body += piece
-            self._buffered += len(piece)
-            more = message.get("more_body", False)
-            refusal = None
-            if len(body) > settings.max_body_bytes:
-                refusal = problem_response(TOO_LARGE)
-            elif self._buffered > settings.max_buffered_bytes:
-                detail = "Too many request bodies are in memory; send this one again."
-                refusal = refuse(Overload("too-much-buffered", detail))
-            if refusal is not None:
-                return bytes(body), refusal
-        return bytes(body), None
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _Disconnected  # noqa: TRY301 - handled like an error of `receive`
+                piece = message.get("body", b"")
+                body += piece
+                self._buffered += len(piece)
+                more = message.get("more_body", False)
+                refusal = None
+                if len(body) > settings.max_body_bytes:
+                    refusal = problem_response(TOO_LARGE)
+                elif self._buffered > settings.max_buffered_bytes:
+                    detail = "Too many request bodies are in memory; send this one again."
+                    refusal = refuse(Overload("too-much-buffered", detail))
+                if refusal is not None:
+                    return bytes(body), refusal
+            return bytes(body), None
+        except BaseException:  # disconnected, cancelled, or the host's `receive` failed
+            self._buffered -= len(body)
+            raise
 
     async def _stream(self, response: EventStream, receive: Receive, send: Send) -> None:
         headers = self.app.common_headers + response.headers
@@ -162,9 +169,6 @@ class AsgiApp:
 
 class _Disconnected(Exception):
     """The client went away before its body had arrived."""
-
-    def __init__(self, received: int) -> None:
-        self.received = received
 
 
 class _Sink:
