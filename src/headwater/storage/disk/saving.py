@@ -181,9 +181,8 @@ class Saver:
 
     def make_room(self) -> bool:
         """Give up the reserve for a deletion; tells whether there was one."""
-        if not self._reserve.held:
+        if not self._reserve.release():
             return False
-        self._reserve.release()
         self.stuck = _NO_RESERVE
         return True
 
@@ -305,10 +304,9 @@ class Saver:
         try:
             return save()
         except OSError as error:
-            if error.errno not in NO_ROOM or not self._reserve.held:
+            if error.errno not in NO_ROOM or not self._reserve.release():
                 raise
             # It may free more than it takes.
-            self._reserve.release()
             return save()
 
     def _saved(
