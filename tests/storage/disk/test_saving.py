@@ -4,6 +4,7 @@ becomes of one that fails."""
 import asyncio
 import errno
 import fcntl
+import json
 import os
 import resource
 from collections.abc import Iterator
@@ -282,6 +283,30 @@ def test_a_checkpoint_that_can_not_be_committed_leaves_nothing_behind(
 
     with_store(folder, scenario, DiskOptions(durability="os", checkpoint_seconds=0.1))
     with_store(folder, look)
+
+
+def test_a_checkpoint_that_is_tried_again_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog's log must not grow, so the segment is written and then not committed."""
+    monkeypatch.setattr(saving, "_RETRY_SECONDS", 0.1)
+    paths = [f"{number:04d}/{'long' * 250}" for number in range(1000)]
+
+    async def scenario(store: DiskStore) -> None:
+        with files_up_to(3 << 19):
+            for path in paths:
+                await create(store, path, BINARY, b"x")
+            await until(lambda: store._saver._owed is not None)
+            before = store._saver._failed_at
+            await append(store, paths[0], b"y", BINARY)
+            await until(partial(has_failed_since, store, before), "another attempt")
+        await until(lambda: not store._saver._unsaved() and store._saver._saving is None)
+        assert store.metrics.segment_bytes == len(paths) + 1
+        saved = json.loads(store._catalog.meta("metrics", ""))
+        assert saved["segment_bytes"] == len(paths) + 1
+        assert saved["checkpoints"] == store.metrics.checkpoints
+
+    with_store(tmp_path, scenario, DiskOptions(durability="os", checkpoint_seconds=0.1))
 
 
 def test_what_is_owed_goes_with_what_was_deleted_since_where_room_is_lacking(

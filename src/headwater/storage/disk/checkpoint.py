@@ -98,7 +98,6 @@ def write(
         extents = writer.extents
     faults.reach("segment-written")
     faults.reach("catalog-before-commit")
-    metrics.segment_bytes += size
     changes = Changes(
         streams=snapshot.rows,
         producers=snapshot.producers,
@@ -108,7 +107,7 @@ def write(
         segment=segment,
         journal_from=snapshot.journal_from,
         next_epoch=snapshot.next_epoch,
-        metrics=metrics.with_checkpoint(perf_counter() - snapshot.started).dump(),
+        metrics=metrics.with_checkpoint(size, perf_counter() - snapshot.started).dump(),
         documents=snapshot.documents,
     )
     try:
@@ -120,6 +119,7 @@ def write(
         segment_path(folder, segment).unlink(missing_ok=True)
         raise
     faults.reach("catalog-committed")
+    metrics.segment_bytes += size  # not before: a checkpoint that fails is written again
     return unused
 
 

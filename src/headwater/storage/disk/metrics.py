@@ -88,9 +88,10 @@ class Metrics:
         )
         return figures
 
-    def with_checkpoint(self, seconds: float) -> "Metrics":
-        """Give the figures as they are once a checkpoint under way, which keeps them, is done."""
+    def with_checkpoint(self, segment_bytes: int, seconds: float) -> "Metrics":
+        """Give the metrics as they are once a checkpoint under way, which keeps them, is done."""
         later = deepcopy(self)
+        later.segment_bytes += segment_bytes
         later.checkpoints += 1
         later.checkpoint_seconds.add(seconds)
         return later
