@@ -212,9 +212,9 @@ def test_long_extents_are_copied_with_little_memory(tmp_path: Path) -> None:
         assert most < 8 << 20
         file = SegmentFile(segment_path(folder, 3))
         for extent in catalog.extents_in(3):
-            file.verify(extent)
+            file.verify_header(extent)
             assert extent.length == size
-            assert file.read(extent, size - 10, size) == bytes([extent.stream]) * 10
+            assert file.read(extent, 0, size) == bytes([extent.stream]) * size
 
 
 def test_a_segment_that_is_mostly_dead_is_rewritten_first() -> None:

@@ -351,14 +351,6 @@ class Catalog:
             ).fetchall()
         return [Extent(*row) for row in rows]
 
-    def counts(self) -> dict[str, int]:
-        """Count what the catalog holds."""
-        tables = ("streams", "producers", "extents", "segments")
-        return {
-            table: self._writer.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - ours
-            for table in tables
-        }
-
     def put(self, key: str, value: object) -> None:
         """Keep a value of the catalog about itself."""
         with self._transaction():
@@ -378,14 +370,6 @@ class Catalog:
                 raise self._unreadable(error) from error
         if written < logged:
             sync_file(self.path.with_name(f"{FILE}-wal"))
-
-    def backup(self, target: Path) -> None:
-        """Copy the catalog as it is, while it is in use."""
-        copy = sqlite3.connect(target, isolation_level=None)
-        try:
-            self._writer.backup(copy)
-        finally:
-            copy.close()
 
     def _put(self, key: str, value: object) -> None:
         self._writer.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))

@@ -70,7 +70,6 @@ def take(registry: Registry, journal_from: int) -> Snapshot:
     snapshot.removed = list(registry.removed)
     registry.removing = registry.removed
     registry.removed = set()
-    registry.saving = registry.dirty
     registry.saving_bytes = registry.dirty_bytes
     registry.dirty = {}
     registry.dirty_bytes = 0
@@ -142,7 +141,6 @@ def succeeded(snapshot: Snapshot, registry: Registry, catalog: Catalog) -> None:
         if not stream.deleted or stream.forks:
             registry.tail_bytes -= stream.log.start - before
     registry.removing = set()
-    registry.saving = {}
     registry.saving_bytes = 0
     registry.documents.succeeded()
 
@@ -160,7 +158,6 @@ def failed(snapshot: Snapshot, registry: Registry) -> None:
             stream.unsaved_producers.setdefault(producer_id, state)
     registry.removed |= registry.removing
     registry.removing = set()
-    registry.saving = {}
     registry.dirty_bytes += registry.saving_bytes
     registry.saving_bytes = 0
     registry.documents.failed()

@@ -42,8 +42,6 @@ class Registry:
         self.documents = Documents(catalog)
         self.dirty: dict[int, DiskStream] = {}
         """Streams whose durable state the catalog does not have."""
-        self.saving: dict[int, DiskStream] = {}
-        """Likewise, and the checkpoint under way saves them."""
         self.removed: set[int] = set()
         """Streams that the catalog still has, but are gone."""
         self.removing: set[int] = set()

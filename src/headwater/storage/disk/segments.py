@@ -233,12 +233,6 @@ class SegmentFile:
         if header != extent_header(extent.stream, extent.start, extent.length):
             raise StreamDamaged(str(self.path), at, extent.stream)
 
-    def verify(self, extent: Extent) -> None:
-        """Check a whole extent, header included."""
-        self.verify_header(extent)
-        for index in range(-(-extent.length // BLOCK)):
-            self._verify(extent, index)
-
     def _read(self, extent: Extent, size: int, at: int) -> bytes:
         try:
             return os.pread(self.fd, size, at)
@@ -285,24 +279,6 @@ def parse_extent_header(header: bytes) -> tuple[int, int, int] | None:
     magic, stream, start, length = _EXTENT.unpack_from(header)
     whole = header[_EXTENT.size :] == _CRC.pack(crc32(header[: _EXTENT.size]))
     return (stream, start, length) if whole and magic == _EXTENT_MAGIC else None
-
-
-def scan_extents(path: Path) -> Iterator[Extent]:
-    """Find the extents of a segment by their own headers, up to the first that is damaged."""
-    with path.open("rb") as file:
-        fd = file.fileno()
-        size = os.fstat(fd).st_size
-        at = START
-        while at + EXTENT_HEADER <= size:
-            header = os.pread(fd, EXTENT_HEADER, at)
-            if header[-_CRC.size :] != _CRC.pack(crc32(header[: _EXTENT.size])):
-                return
-            magic, stream, start, length = _EXTENT.unpack_from(header)
-            if magic != _EXTENT_MAGIC:
-                return
-            extent = Extent(stream, start, length, int(path.stem), at + EXTENT_HEADER)
-            yield extent
-            at = extent.position + length + _sums_bytes(length)
 
 
 class SegmentFiles:
