@@ -1,5 +1,13 @@
 """Leases of pull-wake and of webhooks: how they end, and what keeps them (PROTOCOL 7)."""
 
+import asyncio
+import json
+from typing import Any
+
+from headwater.server.app import Application
+from headwater.server.messages import Head, Request, Response
+from headwater.server.settings import Settings
+from headwater.storage.memory import MemoryStore
 from tests.server.subscriptions.steps import Api, Webhook, eventually
 from tests.support.stepped_server import SteppedServer
 
@@ -91,3 +99,63 @@ def test_a_lease_without_callbacks_ends_and_wakes_again(
     assert second["generation"] == 2
     assert second["wake_id"] != first["wake_id"]
     assert api.ack("s", first, how="callback").code == "FENCED"
+
+
+class PassingClock:
+    """A clock on which some time passes whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+        self.step = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_an_ack_keeps_the_whole_lease_however_often_the_clock_is_read_for_it() -> None:
+    """The lease ends after ever fewer reads of the clock: the ack is in time, or it is fenced."""
+
+    async def ask(
+        app: Application, method: str, path: str, body: object, token: str = ""
+    ) -> tuple[int, Any]:
+        headers = {
+            b"content-type": b"application/json",
+            b"host": b"x",
+            b"authorization": f"Bearer {token}".encode(),
+        }
+        head = Head(method, f"/v1/stream/{path}", "", headers)
+        response = await app.handle(Request(head, json.dumps(body).encode()))
+        assert isinstance(response, Response)
+        raw = response.joined()
+        return response.status, json.loads(raw) if raw else None
+
+    async def scenario() -> None:
+        clock = PassingClock()
+        store = MemoryStore()
+        await store.open()
+        app = Application(store, Settings(), clock)
+        await app.start()
+        await ask(app, "PUT", "events/a", ["a"])
+        await ask(app, "PUT", "wake", [])
+        config = {"type": "pull-wake", "wake_stream": "wake", "lease_ttl_ms": LEASE_MS}
+        await ask(app, "PUT", "__ds/subscriptions/s", {**config, "streams": ["events/a"]})
+        await ask(app, "POST", "events/a", ["b"])
+        _, held = await ask(app, "POST", "__ds/subscriptions/s/claim", {"worker": "one"})
+        work = {"wake_id": held["wake_id"], "generation": held["generation"], "acks": []}
+        statuses: list[int] = []
+        for reads in range(8, 0, -1):
+            clock.step = LEASE_MS / 1000 / (reads - 0.5)
+            status, acked = await ask(app, "POST", "__ds/subscriptions/s/ack", work, held["token"])
+            clock.step = 0.0
+            statuses.append(status)
+            if status == 200:
+                held["token"] = acked["token"]
+                _, shown = await ask(app, "GET", "__ds/subscriptions/s", None)
+                assert shown["delivery"]["holder"] == "one", statuses
+        assert statuses == sorted(statuses)
+        assert set(statuses) == {200, 409}
+        await app.stop()
+        await store.close()
+
+    asyncio.run(scenario())

@@ -93,10 +93,13 @@ class Waking:
 
     # A turn, from beginning to end
 
-    async def settled(self, sub: Subscription) -> Draft:
-        """Begin a change with everything that has moved taken in."""
+    async def settled(self, sub: Subscription, now: float | None = None) -> Draft:
+        """Begin a change with everything that has moved taken in.
+
+        A caller that has decided whether a lease is over passes the time that it used.
+        """
         draft = Draft(sub)
-        now = self.clock()
+        now = self.clock() if now is None else now
         moved, sub.moved = sub.moved, set()
         draft.settled = moved
         for path in moved:

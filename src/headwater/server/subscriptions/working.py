@@ -103,11 +103,13 @@ class Working:
     async def _ack(
         self, sub: Subscription, token_generation: int, request: WorkRequest
     ) -> Acked | Refusal:
-        fenced = self._fence(sub, token_generation, request)
+        waking = self._waking
+        now = waking.clock()
+        fenced = self._fence(sub, token_generation, request, now)
         if fenced is not None:
             return fenced
-        waking = self._waking
-        draft = await waking.settled(sub)
+        # At the same time: a lease that ended in between would be extended without its wake.
+        draft = await waking.settled(sub, now)
         for ack in request.acks:
             bad = await self._take(draft, ack)
             if bad is not None:
@@ -129,7 +131,7 @@ class Working:
         """Let go of the lease without acking."""
 
         async def release() -> Refusal | None:
-            fenced = self._fence(sub, token_generation, request)
+            fenced = self._fence(sub, token_generation, request, self._waking.clock())
             if fenced is not None:
                 return fenced
             draft = await self._waking.settled(sub)
@@ -139,11 +141,10 @@ class Working:
         return await sub.turns.run(release)
 
     def _fence(
-        self, sub: Subscription, token_generation: int, request: WorkRequest
+        self, sub: Subscription, token_generation: int, request: WorkRequest, now: float
     ) -> NoSubscription | Fenced | None:
         if sub.deleted:
             return NoSubscription(sub.id)
-        now = self._waking.clock()
         return rules.fence(sub.state, token_generation, request.generation, request.wake_id, now)
 
     async def _take(self, draft: Draft, ack: Ack) -> BadAck | None:
