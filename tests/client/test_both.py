@@ -288,5 +288,36 @@ def test_subscriptions_are_listed_by_our_server(server: ServerProcess, path: str
         client.subscriptions.create("x", pattern="*")
 
 
+def test_subscriptions_and_workers_stay_below_the_root_of_their_client() -> None:
+    done: list[object] = []
+
+    async def main(url: str) -> None:
+        async with AsyncClient(url, root="/elsewhere/") as client:
+            await client.subscriptions.create("s", pattern="jobs/*", wake_stream="wake")
+            assert [one["id"] async for one in client.subscriptions] == ["s"]
+            await client.stream("jobs/b").create(data=2)
+
+            async def handle(_path: str, batch: Batch) -> None:
+                done.extend(batch.items())
+
+            assert await AsyncWorker(client, "s", handle).run_once() == 1
+            await client.subscriptions.delete("s")
+
+    with (
+        ServerProcess("--root", "/elsewhere/") as server,
+        Client(server.url, root="/elsewhere/") as client,
+    ):
+        client.stream("wake").create()
+        client.subscriptions.create("s", pattern="jobs/*", wake_stream="wake")
+        assert client.subscriptions.show("s")["wake_stream"] == "wake"
+        assert [one["id"] for one in client.subscriptions] == ["s"]
+        client.stream("jobs/a").create(data=1)
+        worker = Worker(client, "s", lambda _path, batch: done.extend(batch.items()))
+        assert worker.run_once() == 1
+        client.subscriptions.delete("s")
+        asyncio.run(main(server.url))
+    assert done == [1, 2]
+
+
 def _until_claimed(worker: Worker) -> None:
     wait_until(worker.run_once, "a claim")

@@ -49,13 +49,16 @@ class AsyncWorker:
     async def run_once(self) -> int:
         """Do what is pending now; gives how many batches were acked."""
         count = 0
-        base_url = self._client.base_url
+        client = self._client
         while not self._stopped:
-            claim = await self._client.run(calls.claim(base_url, self._subscription, self._name))
+            claim = await client.run(
+                calls.claim(client.base_url, self._subscription, self._name, root=client.root)
+            )
             if claim is None:
                 break
             with suppress(LeaseLost):  # another worker has it now
-                count += await self._work(Lease(base_url, self._subscription, claim))
+                lease = Lease(client.base_url, client.root, self._subscription, claim)
+                count += await self._work(lease)
         return count
 
     def stop(self) -> None:

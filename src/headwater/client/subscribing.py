@@ -59,25 +59,29 @@ class Subscriptions:
         seconds a worker may be silent.
         """
         config = _config(pattern, streams, wake_stream, webhook, lease, description)
-        made, _ = self._client.run(calls.create(self._client.base_url, subscription, config))
+        client = self._client
+        made, _ = client.run(calls.create(client.base_url, subscription, config, root=client.root))
         return made
 
     def show(self, subscription: str) -> Description:
         """Describe a subscription with its streams."""
-        return self._client.run(calls.show(self._client.base_url, subscription))
+        client = self._client
+        return client.run(calls.show(client.base_url, subscription, root=client.root))
 
     def delete(self, subscription: str) -> None:
         """Drop a subscription: whoever still works for it can't ack any more."""
-        self._client.run(calls.delete(self._client.base_url, subscription))
+        client = self._client
+        client.run(calls.delete(client.base_url, subscription, root=client.root))
 
     def __iter__(self) -> Iterator[Description]:
         return self.list()
 
     def list(self) -> Iterator[Description]:
         """List all subscriptions in the order of their ids."""
+        client = self._client
         after: str | None = ""
         while after is not None:
-            page = self._client.run(calls.page(self._client.base_url, after))
+            page = client.run(calls.page(client.base_url, after, root=client.root))
             yield from page.subscriptions
             after = page.next
 
@@ -101,25 +105,31 @@ class AsyncSubscriptions:
     ) -> Description:
         """Create a subscription, or confirm it; the options are those of `Subscriptions`."""
         config = _config(pattern, streams, wake_stream, webhook, lease, description)
-        made, _ = await self._client.run(calls.create(self._client.base_url, subscription, config))
+        client = self._client
+        made, _ = await client.run(
+            calls.create(client.base_url, subscription, config, root=client.root)
+        )
         return made
 
     async def show(self, subscription: str) -> Description:
         """Describe a subscription with its streams."""
-        return await self._client.run(calls.show(self._client.base_url, subscription))
+        client = self._client
+        return await client.run(calls.show(client.base_url, subscription, root=client.root))
 
     async def delete(self, subscription: str) -> None:
         """Drop a subscription: whoever still works for it can't ack any more."""
-        await self._client.run(calls.delete(self._client.base_url, subscription))
+        client = self._client
+        await client.run(calls.delete(client.base_url, subscription, root=client.root))
 
     def __aiter__(self) -> AsyncIterator[Description]:
         return self.list()
 
     async def list(self) -> AsyncIterator[Description]:
         """List all subscriptions in the order of their ids."""
+        client = self._client
         after: str | None = ""
         while after is not None:
-            page = await self._client.run(calls.page(self._client.base_url, after))
+            page = await client.run(calls.page(client.base_url, after, root=client.root))
             for description in page.subscriptions:
                 yield description
             after = page.next

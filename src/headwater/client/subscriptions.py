@@ -1,7 +1,7 @@
 """The calls of subscriptions: made, looked at and dropped, and worked on by pull-wake workers.
 
 As with streams, a call is the request to send and the reading of its answer; run it with
-`Client.run`. `base_url` is the server's, as a client has it.
+`Client.run`. `base_url` and `root` are those of the client.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from headwater.client.calls import Call
 from headwater.client.failures import failure, unexpected
-from headwater.client.messages import Answer, Request, stream_url, with_query
+from headwater.client.messages import ROOT, Answer, Request, stream_url, with_query
 
 T = TypeVar("T")
 
@@ -56,9 +56,11 @@ class Page(Struct, frozen=True):
     next: str | None = None
 
 
-def create(base_url: str, subscription: str, config: Description) -> Call[tuple[Description, bool]]:
+def create(
+    base_url: str, subscription: str, config: Description, *, root: str = ROOT
+) -> Call[tuple[Description, bool]]:
     """Make a subscription, or confirm it; gives its description and whether it is new."""
-    request = _request("PUT", base_url, subscription, body=config)
+    request = _request("PUT", base_url, subscription, root=root, body=config)
 
     def interpret(answer: Answer) -> tuple[Description, bool]:
         return _read(answer, {200, 201}, Description), answer.status == 201
@@ -66,32 +68,38 @@ def create(base_url: str, subscription: str, config: Description) -> Call[tuple[
     return Call(request, interpret)
 
 
-def show(base_url: str, subscription: str) -> Call[Description]:
+def show(base_url: str, subscription: str, *, root: str = ROOT) -> Call[Description]:
     """Describe a subscription with its links."""
-    return Call(_request("GET", base_url, subscription), _reader(Description))
+    return Call(_request("GET", base_url, subscription, root=root), _reader(Description))
 
 
-def delete(base_url: str, subscription: str) -> Call[None]:
+def delete(base_url: str, subscription: str, *, root: str = ROOT) -> Call[None]:
     """Drop a subscription."""
-    return Call(_request("DELETE", base_url, subscription), _nothing)
+    return Call(_request("DELETE", base_url, subscription, root=root), _nothing)
 
 
-def page(base_url: str, after: str = "") -> Call[Page]:
+def page(base_url: str, after: str = "", *, root: str = ROOT) -> Call[Page]:
     """List subscriptions in the order of their ids."""
-    url = with_query(stream_url(base_url, "__ds/subscriptions"), ("after", after))
+    url = with_query(stream_url(base_url, "__ds/subscriptions", root), ("after", after))
     return Call(Request("GET", url), _reader(Page))
 
 
-def rotate_keys(base_url: str) -> Call[Description]:
+def rotate_keys(base_url: str, *, root: str = ROOT) -> Call[Description]:
     """Have webhooks signed with a new key from now on."""
-    url = stream_url(base_url, "__ds/keys/rotate")
+    url = stream_url(base_url, "__ds/keys/rotate", root)
     return Call(Request("POST", url, repeatable=False), _reader(Description))
 
 
-def claim(base_url: str, subscription: str, worker: str) -> Call[Claim | None]:
+def claim(base_url: str, subscription: str, worker: str, *, root: str = ROOT) -> Call[Claim | None]:
     """Claim what is pending; None where there is nothing, or another worker has it."""
     request = _request(
-        "POST", base_url, subscription, "claim", body={"worker": worker}, repeatable=False
+        "POST",
+        base_url,
+        subscription,
+        "claim",
+        root=root,
+        body={"worker": worker},
+        repeatable=False,
     )
 
     def interpret(answer: Answer) -> Claim | None:
@@ -103,19 +111,29 @@ def claim(base_url: str, subscription: str, worker: str) -> Call[Claim | None]:
 
 
 def ack(
-    base_url: str, subscription: str, held: Claim, offsets: dict[str, str], *, done: bool
+    base_url: str,
+    subscription: str,
+    held: Claim,
+    offsets: dict[str, str],
+    *,
+    done: bool,
+    root: str = ROOT,
 ) -> Call[Acked]:
     """Say how far streams were processed; without `done` it extends the lease."""
     acks = [{"stream": path, "offset": offset} for path, offset in offsets.items()]
     body = {"wake_id": held.wake_id, "generation": held.generation, "acks": acks, "done": done}
-    request = _request("POST", base_url, subscription, "ack", body=body, token=held.token)
+    request = _request(
+        "POST", base_url, subscription, "ack", root=root, body=body, token=held.token
+    )
     return Call(request, _reader(Acked))
 
 
-def release(base_url: str, subscription: str, held: Claim) -> Call[None]:
+def release(base_url: str, subscription: str, held: Claim, *, root: str = ROOT) -> Call[None]:
     """Let go without acking: another worker is woken."""
     body = {"wake_id": held.wake_id, "generation": held.generation}
-    request = _request("POST", base_url, subscription, "release", body=body, token=held.token)
+    request = _request(
+        "POST", base_url, subscription, "release", root=root, body=body, token=held.token
+    )
     return Call(request, _nothing)
 
 
@@ -125,11 +143,12 @@ def _request(
     subscription: str,
     action: str = "",
     *,
+    root: str,
     body: object = None,
     token: str = "",
     repeatable: bool = True,
 ) -> Request:
-    url = stream_url(base_url, "__ds/subscriptions") + "/" + quote(subscription, safe="")
+    url = stream_url(base_url, "__ds/subscriptions", root) + "/" + quote(subscription, safe="")
     headers = {} if body is None else {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"

@@ -54,13 +54,16 @@ class Worker:
     def run_once(self) -> int:
         """Do what is pending now; gives how many batches were acked."""
         count = 0
-        base_url = self._client.base_url
+        client = self._client
         while not self._stopped.is_set():
-            claim = self._client.run(calls.claim(base_url, self._subscription, self._name))
+            claim = client.run(
+                calls.claim(client.base_url, self._subscription, self._name, root=client.root)
+            )
             if claim is None:
                 break
             with suppress(LeaseLost):  # another worker has it now
-                count += self._work(Lease(base_url, self._subscription, claim))
+                lease = Lease(client.base_url, client.root, self._subscription, claim)
+                count += self._work(lease)
         return count
 
     def stop(self) -> None:

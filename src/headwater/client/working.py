@@ -24,8 +24,9 @@ def worker_name() -> str:
 class Lease:
     """A claim that is being worked on."""
 
-    def __init__(self, base_url: str, subscription: str, claim: Claim) -> None:
+    def __init__(self, base_url: str, root: str, subscription: str, claim: Claim) -> None:
         self._base_url = base_url
+        self._root = root
         self._subscription = subscription
         self._claim = claim
 
@@ -41,11 +42,13 @@ class Lease:
 
     def ack(self, offsets: dict[str, str], *, done: bool = False) -> Call[Acked]:
         """Say how far streams were processed; without any it is a heartbeat."""
-        return calls.ack(self._base_url, self._subscription, self._claim, offsets, done=done)
+        return calls.ack(
+            self._base_url, self._subscription, self._claim, offsets, done=done, root=self._root
+        )
 
     def release(self) -> Call[None]:
         """Let go of what was not acked: another worker gets it."""
-        return calls.release(self._base_url, self._subscription, self._claim)
+        return calls.release(self._base_url, self._subscription, self._claim, root=self._root)
 
 
 def as_lost_lease(error: ClientError) -> ClientError:
