@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 import pytest
@@ -277,6 +277,67 @@ def test_a_worker_that_fails_lets_go_of_its_claim(client: Client, url: str, path
     client.subscriptions.delete(name)
 
 
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_worker_goes_on_past_a_stream_that_is_deleted_after_the_claim(
+    client: Client, path: str, awaited: bool
+) -> None:
+    jobs = _subscribe_to_jobs(client, path)
+    for job in jobs:
+        client.stream(job).append("claimed")
+    handled: list[str] = []
+
+    def handle(job: str, _batch: Batch) -> None:
+        if not handled:  # the first of three: delete the second
+            other = next(each for each in jobs if each != job)
+            client.stream(other).delete()
+            jobs.remove(other)
+        handled.append(job)
+
+    assert _work(client, path, handle, awaited=awaited) == 2
+    assert sorted(handled) == jobs
+    # Its wake is over: nothing is claimed again.
+    assert _work(client, path, handle, awaited=awaited) == 0
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_stream_that_is_replaced_after_the_claim_is_handled_from_its_beginning(
+    server: ServerProcess, path: str, awaited: bool
+) -> None:
+    handled: list[str] = []
+    with Client(server.url) as client:
+        jobs = _subscribe_to_jobs(client, path)
+        for job in jobs:
+            client.stream(job).append("acked")
+        _work(client, path, lambda _path, _batch: None, awaited=awaited)
+        for job in jobs:
+            client.stream(job).append("claimed")
+
+        def handle(job: str, batch: Batch) -> None:
+            if not handled:
+                other = next(each for each in jobs if each != job)
+                client.stream(other).delete()
+                client.stream(other).create(data="replaced")
+            handled.extend(batch.items())
+
+        assert _work(client, path, handle, awaited=awaited) == 3
+        assert handled == ["claimed", "claimed", "replaced"]
+        assert _work(client, path, handle, awaited=awaited) == 0
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_stream_that_the_handler_does_not_find_stops_the_worker(
+    client: Client, path: str, awaited: bool
+) -> None:
+    jobs = _subscribe_to_jobs(client, path)
+    client.stream(jobs[0]).append(1)
+
+    def handle(_path: str, _batch: Batch) -> None:
+        client.stream(f"{path}/nowhere").append(1)
+
+    with pytest.raises(errors.StreamNotFound, match="nowhere"):
+        _work(client, path, handle, awaited=awaited)
+
+
 def test_subscriptions_are_listed_by_our_server(server: ServerProcess, path: str) -> None:
     with Client(server.url) as client:
         client.stream(f"{path}/wake").create()
@@ -321,3 +382,35 @@ def test_subscriptions_and_workers_stay_below_the_root_of_their_client() -> None
 
 def _until_claimed(worker: Worker) -> None:
     wait_until(worker.run_once, "a claim")
+
+
+def _subscribe_to_jobs(client: Client, path: str) -> list[str]:
+    """Create three streams and a subscription to them; return the paths of the streams."""
+    jobs = [f"{path}/jobs/{letter}" for letter in "abc"]
+    wake = f"{path}/wake"
+    client.stream(wake).create()
+    client.subscriptions.create(_name(path), pattern=f"{path}/jobs/*", wake_stream=wake)
+    for job in jobs:
+        client.stream(job).create()
+    return jobs
+
+
+def _name(path: str) -> str:
+    return path.replace("/", "-")
+
+
+def _work(
+    client: Client, path: str, handle: Callable[[str, Batch], object], *, awaited: bool
+) -> int:
+    """Have a worker of either kind do what is pending."""
+    if not awaited:
+        return Worker(client, _name(path), handle).run_once()
+
+    async def in_thread(path: str, batch: Batch) -> None:
+        await asyncio.to_thread(handle, path, batch)
+
+    async def main() -> int:
+        async with AsyncClient(client.base_url, retry=QUICK) as opened:
+            return await AsyncWorker(opened, _name(path), in_thread).run_once()
+
+    return asyncio.run(main())

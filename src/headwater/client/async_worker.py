@@ -1,14 +1,14 @@
 """A pull-wake worker in an event loop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headwater.client import subscriptions as calls
 from headwater.client.reading import AsyncFollowing
 from headwater.client.values import Batch
-from headwater.client.working import Lease, as_lost_lease, worker_name
+from headwater.client.working import DELETED, Lease, as_lost_lease, worker_name
 from headwater.errors import ClientError, LeaseLost
 
 if TYPE_CHECKING:
@@ -72,9 +72,7 @@ class AsyncWorker:
         heart = asyncio.create_task(self._beat(lease))
         try:
             for path, offset in lease.pending:
-                async for batch in self._client.stream(path).read(offset):
-                    if batch.empty:
-                        continue
+                async for batch in self._pending(path, offset):
                     await self._handle(path, batch)
                     await self._ack(lease, {path: batch.offset})
                     count += 1
@@ -88,6 +86,13 @@ class AsyncWorker:
             heart.cancel()
             await asyncio.gather(heart, return_exceptions=True)
         return count
+
+    async def _pending(self, path: str, offset: str) -> AsyncIterator[Batch]:
+        """Read a claimed stream up to its end, or for as long as it is there."""
+        with suppress(*DELETED):
+            async for batch in self._client.stream(path).read(offset):
+                if not batch.empty:
+                    yield batch
 
     async def _ack(self, lease: Lease, offsets: dict[str, str], *, done: bool = False) -> None:
         try:

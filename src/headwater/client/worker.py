@@ -1,14 +1,14 @@
 """A pull-wake worker that blocks: claims, heartbeats, hands batches to a function, and acks."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headwater.client import subscriptions as calls
 from headwater.client.reading import Following
 from headwater.client.values import Batch
-from headwater.client.working import Lease, as_lost_lease, worker_name
+from headwater.client.working import DELETED, Lease, as_lost_lease, worker_name
 from headwater.errors import ClientError, LeaseLost
 
 if TYPE_CHECKING:
@@ -79,9 +79,7 @@ class Worker:
         heart.start()
         try:
             for path, offset in lease.pending:
-                for batch in self._client.stream(path).read(offset):
-                    if batch.empty:
-                        continue
+                for batch in self._pending(path, offset):
                     self._handle(path, batch)
                     self._ack(lease, {path: batch.offset})
                     count += 1
@@ -95,6 +93,13 @@ class Worker:
             done.set()
             heart.join()
         return count
+
+    def _pending(self, path: str, offset: str) -> Iterator[Batch]:
+        """Read a claimed stream up to its end, or for as long as it is there."""
+        with suppress(*DELETED):
+            for batch in self._client.stream(path).read(offset):
+                if not batch.empty:
+                    yield batch
 
     def _ack(self, lease: Lease, offsets: dict[str, str], *, done: bool = False) -> None:
         try:

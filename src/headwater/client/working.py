@@ -11,9 +11,23 @@ import uuid
 from headwater.client import subscriptions as calls
 from headwater.client.calls import Call
 from headwater.client.subscriptions import Acked, Claim
-from headwater.errors import ClientError, LeaseLost, RequestRefused
+from headwater.errors import (
+    ClientError,
+    LeaseLost,
+    RequestRefused,
+    StreamGone,
+    StreamNotFound,
+    StreamRecreated,
+)
 
 HEARTBEATS_PER_LEASE = 3
+
+DELETED = (StreamNotFound, StreamGone, StreamRecreated)
+"""What reading a claimed stream raises once it is deleted, or another one is at its path.
+
+Such a stream is skipped without an ack: the server has dropped its offset, and wakes a worker for
+the new one from its beginning.
+"""
 
 
 def worker_name() -> str:
