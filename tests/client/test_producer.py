@@ -1,8 +1,12 @@
 """A producer tells what became of each item, and never waits for ever."""
 
 import asyncio
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Awaitable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +25,7 @@ from headwater.client import (
     Stream,
 )
 from tests.support.either import SERVERS, either_server
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, until
 from tests.support.proxy import Proxy
 from tests.support.stepped_server import SteppedServer
 
@@ -200,6 +204,149 @@ def test_a_saved_state_goes_on_without_a_duplicate(stream: Stream) -> None:
     with Producer(stream, "p", state=state) as second:
         second.append(3)
     assert items(stream) == [1, 2, 3]
+
+
+def test_on_retry_gets_the_pause_before_each_new_attempt(url: str, path: str) -> None:
+    pauses: list[float] = []
+    retry = Retry(attempts=3, first_delay=0.01)
+    with (
+        Proxy(url) as proxy,
+        Client(proxy.url, retry=retry, on_retry=lambda _error, pause: pauses.append(pause)) as away,
+    ):
+        stream = away.stream(path, content_type="application/json")
+        proxy.down = True
+        began = time.monotonic()
+        producer = Producer(stream, "p")
+        assert producer.append(1).exception(PATIENCE_SECONDS) is not None
+        took = time.monotonic() - began
+        producer.abandon()
+    assert len(pauses) == 2
+    assert all(pause > 0 for pause in pauses)
+    assert sum(pauses) <= took
+
+
+def test_each_batch_is_saved_once_and_in_order(url: str, path: str) -> None:
+    saved: list[ProducerState] = []
+
+    def save(state: ProducerState) -> None:
+        time.sleep(0.01 / (state.next_seq % 3 + 1))  # a later one would overtake an earlier one
+        saved.append(state)
+
+    with Proxy(url) as proxy, Client(proxy.url, retry=Retry(first_delay=0.01)) as client:
+        stream = client.stream(path)
+        stream.create()
+        producer = Producer(stream, "p", max_batch_items=1, save=save)
+        producer.append(0).result(PATIENCE_SECONDS)
+        proxy.lose_answers(2)
+        with producer:
+            for number in range(1, 10):
+                producer.append(number)
+        assert items(stream) == list(range(10))
+    assert [state.next_seq for state in saved] == list(range(1, 11))
+    assert [state.items for state in saved] == list(range(1, 11))
+
+
+def test_what_a_restored_state_holds_is_not_saved_again(stream: Stream) -> None:
+    saved: list[ProducerState] = []
+    first = Producer(stream, "p", max_batch_items=1, linger=60)
+    for number in range(3):
+        first.append(number)
+    state = first.state()
+    first.abandon()
+    with Producer(stream, "p", state=state, save=saved.append) as second:
+        second.append(3)
+    assert items(stream) == [0, 1, 2, 3]
+    assert [state.items for state in saved] == [4]
+
+
+def test_the_loop_runs_on_while_a_state_is_saved(url: str, path: str) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def save(_state: ProducerState) -> None:
+        began.set()
+        assert ended.wait(PATIENCE_SECONDS)
+
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+            stream = client.stream(path)
+            await stream.create()
+            async with AsyncProducer(stream, "p", save=save) as producer:
+                delivery = await producer.append(1)
+                await until(began.is_set, "saving")
+                assert not delivery.done()
+                ended.set()
+                await delivery
+
+    asyncio.run(main())
+
+
+def test_nothing_is_saved_once_a_producer_has_ended(stream: Stream) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def save(_state: ProducerState) -> None:
+        began.set()
+        time.sleep(0.1)
+        ended.set()
+
+    producer = Producer(stream, "p", save=save)
+    lost = producer.append(1)
+    assert began.wait(PATIENCE_SECONDS)
+    producer.abandon()
+    assert ended.is_set()
+    assert isinstance(lost.exception(0), errors.ProducerClosed | errors.Undelivered)
+
+
+def test_a_state_that_can_not_be_saved_stops_the_producer(stream: Stream) -> None:
+    saved: list[ProducerState] = []
+
+    def save(state: ProducerState) -> None:
+        if saved:
+            raise OSError("the disk is full")
+        saved.append(state)
+
+    producer = Producer(stream, "p", max_batch_items=1, save=save)
+    producer.append(0).result(PATIENCE_SECONDS)
+    lost = [producer.append(number) for number in range(1, 4)]
+    for one in lost:
+        assert "the disk is full" in str(one.exception(PATIENCE_SECONDS))
+    producer.abandon()
+    assert items(stream) == [0]
+    assert len(saved) == 1
+
+
+def test_a_producer_can_be_used_while_its_state_is_saved(stream: Stream) -> None:
+    refused: list[object] = []
+    producer: Producer
+
+    def save(_state: ProducerState) -> None:
+        with pytest.raises(errors.QueueFull):
+            producer.append(2)  # waiting would be for this very call
+        refused.append(2)
+        producer.abandon()
+
+    producer = Producer(stream, "p", max_queue=1, save=save)
+    lost = producer.append(1)
+    assert lost.exception(PATIENCE_SECONDS) is not None
+    assert refused == [2]
+
+
+def test_a_program_that_forgets_to_close_saves_and_sends_what_it_has(
+    stream: Stream, tmp_path: Path
+) -> None:
+    saved = tmp_path / "state"
+    program = f"""
+from pathlib import Path
+from headwater.client import Client, Producer
+stream = Client({stream.client.base_url!r}).stream({stream.url!r})
+saved = Path({str(saved)!r})
+save = lambda state: saved.write_bytes(state.to_bytes())
+producer = Producer(stream, "p", linger=60, save=save)
+producer.append(1)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert ended.stderr == b""
+    assert items(stream) == [1]
+    assert ProducerState.from_bytes(saved.read_bytes()).items == 1
 
 
 def test_values_that_can_not_be_used_are_refused_at_once(stream: Stream) -> None:

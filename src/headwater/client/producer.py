@@ -54,9 +54,10 @@ class Producer:
         `producer_id` names the writer across restarts, `epoch` its session: a greater one takes
         over from a smaller one. `state` goes on where a saved one stood. `save` is called with the
         state before each batch is first sent, so that a killed process can be resumed without a
-        duplicate. Batches are cut at `max_batch_bytes`, `max_batch_items` or after `linger`
-        seconds. With `auto_claim` a stale epoch is answered by taking a greater one. `max_queue`
-        and `max_queue_bytes` bound what is not acknowledged; `on_full` says whether `append` then
+        duplicate; it may block, since it runs in a thread of its own, for one state after the
+        other. Batches are cut at `max_batch_bytes`, `max_batch_items` or after `linger` seconds.
+        With `auto_claim` a stale epoch is answered by taking a greater one. `max_queue` and
+        `max_queue_bytes` bound what is not acknowledged; `on_full` says whether `append` then
         waits or raises.
         """
         options = ProducerOptions(
@@ -80,6 +81,7 @@ class Producer:
         self._changed = threading.Condition(self._lock)
         self._closed = False
         self._save = save
+        self._saving: threading.Thread | None = None
         self._client = stream.client
         self._pump: Pump
         self._loop: asyncio.AbstractEventLoop
@@ -163,7 +165,7 @@ class Producer:
         atexit.unregister(self._at_exit)
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._ending.set)
-            if threading.current_thread() is not self._thread:
+            if not self._is_own_thread():
                 self._thread.join()
 
     def state(self) -> ProducerState:
@@ -182,10 +184,22 @@ class Producer:
                 raise ProducerClosed(outbox.url)
             if not outbox.full:
                 return
-            # Its own thread would wait for itself.
-            if self._options.on_full == "raise" or threading.current_thread() is self._thread:
+            # A callback would wait for itself.
+            if self._options.on_full == "raise" or self._is_own_thread():
                 raise QueueFull(outbox.url, outbox.waiting_items, outbox.waiting_bytes)
             self._changed.wait()
+
+    def _is_own_thread(self) -> bool:
+        """Return whether this is a callback of the producer, or its `save`."""
+        return threading.current_thread() in {self._thread, self._saving}
+
+    def _save_state(self, state: ProducerState) -> None:
+        self._saving = threading.current_thread()
+        try:
+            if self._save is not None:
+                self._save(state)
+        finally:
+            self._saving = None
 
     def _wake(self) -> None:
         if self._thread.is_alive():
@@ -212,7 +226,11 @@ class Producer:
         ) as sender:
             self._loop, self._ending = loop, asyncio.Event()
             self._pump = Pump(
-                sender, self._outbox, lock=self._lock, save=self._save, on_change=self._tell
+                sender,
+                self._outbox,
+                lock=self._lock,
+                save=self._save_state if self._save is not None else None,
+                on_change=self._tell,
             )
             started.set()
             await self._ending.wait()

@@ -33,6 +33,9 @@ class Pump:
         self._outbox = outbox
         self._lock = lock if lock is not None else nullcontext()
         self._save = save
+        self._saving = asyncio.Lock()
+        # The greatest epoch and number of which a state was saved; one that was restored has been.
+        self._saved = (outbox.epoch, outbox.next_seq - 1)
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -85,11 +88,12 @@ class Pump:
     async def _send(self, parcel: Parcel) -> None:
         outbox = self._outbox
         try:
+            if self._save is not None:
+                await self._save_state(parcel, self._save)
             with self._lock:
+                if parcel.settled:
+                    return  # given up before it was sent
                 call = outbox.call(parcel)
-                state = outbox.state(parcel) if self._save is not None else None
-            if self._save is not None and state is not None:
-                self._save(state)
             try:
                 answer = await self._client.send(call.request, parcel.failures)
                 appended = call.interpret(answer)
@@ -100,14 +104,42 @@ class Pump:
                     error = outbox.acknowledged(parcel, appended)
             if error is not None:
                 retry = self._client.retry
-                if retry.delay(error, parcel.failures, 0.0) is not None and self._client.on_retry:
-                    self._client.on_retry(error, 0.0)
+                jitter = random.random()
+                pause = retry.delay(error, parcel.failures, jitter)
+                if pause is not None and self._client.on_retry:
+                    self._client.on_retry(error, pause)
                 with self._lock:
-                    outbox.refused(parcel, error, retry, random.random(), time.monotonic())
+                    outbox.refused(parcel, error, retry, jitter, time.monotonic())
         except Exception as error:  # noqa: BLE001 - as above
             self._give_up(error)
         self._wake.set()
         self._on_change()
+
+    async def _save_state(self, parcel: Parcel, save: Save) -> None:
+        """Save the state before a parcel is first sent, in another thread, one state at a time."""
+        outbox = self._outbox
+        async with self._saving:
+            number = (outbox.epoch, parcel.seq)
+            with self._lock:
+                # A state that was taken after a failure would no longer hold what was given up.
+                if parcel.settled or number <= self._saved:
+                    return
+                state = outbox.state(parcel)
+            await self._call_in_thread(save, state)
+            self._saved = number
+
+    async def _call_in_thread(self, save: Save, state: ProducerState) -> None:
+        try:
+            saving = self._loop.run_in_executor(None, save, state)
+        except RuntimeError:
+            save(state)  # the interpreter is exiting and refuses new work for threads
+            return
+        try:
+            await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            # No state may be saved after the producer has ended.
+            await asyncio.gather(saving, return_exceptions=True)
+            raise
 
     def _give_up(self, error: Exception) -> None:
         failed = error
