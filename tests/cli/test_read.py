@@ -211,6 +211,25 @@ def test_a_resume_file_carries_over_any_number_of_interruptions(
     assert [entry.name for entry in tmp_path.iterdir()] == ["position"]
 
 
+def test_a_position_between_two_offsets_is_accepted(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    """The client gives positions such as -1,1, and a command accepts what the client gives."""
+    stream = client.stream(path)
+    stream.create()
+    stream.append_many([1, 2, 3])
+    positions = [str(position) for _, position in stream.read().items_with_offsets()]
+    assert positions[0] == "-1,1"
+    read = [headwater.ok("read", path, "--offset", position) for position in positions]
+    assert read == ["2\n3\n", "3\n", ""]
+    file = tmp_path / "position"
+    file.write_text(positions[0])
+    assert headwater.ok("read", path, "--resume", str(file)) == "2\n3\n"
+    assert file.read_text() == f"{stream.head().next_offset}\n"
+    headwater.ok("fork", path, f"{path}/fork", "--offset", positions[1])
+    assert headwater.ok("read", f"{path}/fork") == "1\n2\n"
+
+
 def test_a_killed_reader_repeats_at_most_what_it_had_not_saved(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:

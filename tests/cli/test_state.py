@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -121,6 +122,19 @@ def test_validate_lists_violations_with_positions(server: ServerProcess, tmp_pat
         "must hold a JSON Schema"
         in run(server, "validate", "good", "--schema", str(schema), code=1).stderr
     )
+
+
+def test_a_position_that_validate_prints_is_accepted_as_an_offset(server: ServerProcess) -> None:
+    printed = run(server, "validate", "chat/1", code=1).stdout
+    position = printed.split(" at ")[1].split(": ")[0]
+    read = subprocess.run(
+        [sys.executable, "-m", "headwater", "read", "chat/1", "--offset", position],
+        capture_output=True,
+        env={**os.environ, "HEADWATER_URL": server.url},
+        timeout=60,
+        check=True,
+    )
+    assert read.stdout == b'{"no":"event"}\n'
 
 
 def test_export_writes_sqlite(server: ServerProcess, tmp_path: Path) -> None:

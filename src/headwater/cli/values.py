@@ -1,5 +1,6 @@
 """The values that options and arguments take, checked before anything is sent."""
 
+import re
 from collections.abc import Sequence
 
 import click
@@ -9,12 +10,17 @@ from headwater.protocol.content_types import is_json
 from headwater.protocol.headers import BadHeader, parse_expiry
 
 _NEVER_IN_OFFSETS = frozenset(" ,&=?/")  # PROTOCOL 8
+_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
 
 
 def offset(text: str) -> str:
-    """Take an offset as a server returned it, or a sentinel."""
-    if not text or not text.isascii() or not text.isprintable() or set(text) & _NEVER_IN_OFFSETS:
-        raise click.BadParameter(f"'{text}' is not an offset: use one that a command told, or -1.")
+    """Take an offset as a server returned it, a sentinel, or a position: OFFSET,NUMBER."""
+    start, comma, skipped = text.partition(",")
+    printable = start.isascii() and start.isprintable() and not set(start) & _NEVER_IN_OFFSETS
+    if not start or not printable or (comma and not _NUMBER.fullmatch(skipped)):
+        raise click.BadParameter(
+            f"'{text}' is not an offset: use one that a command printed, or -1."
+        )
     return text
 
 
