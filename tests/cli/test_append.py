@@ -194,6 +194,26 @@ def test_after_ctrl_c_it_says_what_is_confirmed_and_how_to_resume(
     assert stored(client, path) == [b"1", b"2", b"3", b"4"]
 
 
+def test_ctrl_c_again_and_again_does_not_suppress_the_resume_line(
+    headwater: Headwater, client: Client, path: str
+) -> None:
+    client.stream(path).create()
+    with headwater.start("append", path, "--json-lines") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"1\n")
+        process.stdin.flush()
+        wait_for(client, path, b"1")
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        said = process.stderr.read().decode()
+    assert process.returncode == 130
+    assert "of the input confirmed" in said
+    assert said.endswith("\n")
+    assert "Aborted" not in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
 def test_a_batch_in_doubt_is_settled_when_it_is_resumed(
     headwater: Headwater, client: Client, proxy: Proxy, path: str, content_type: str

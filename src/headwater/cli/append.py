@@ -127,7 +127,7 @@ def _append_as_it_comes(
     pour = Pour(content_type, cutter.unit, skipped=skip, unconfirmed=unconfirmed)
     progress = Progress(wanted=not sys.stdin.isatty())
     notice = OutageNotice()
-    with Interrupts() as interrupts:
+    with Interrupts(once=True) as interrupts:
 
         def on_retry(error: ClientError, delay: float) -> None:
             # Whoever has pressed Ctrl-C does not want to wait for the server to come back.
