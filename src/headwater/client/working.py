@@ -8,8 +8,11 @@ the function takes long, heartbeats do.
 import socket
 import uuid
 
+from msgspec.structs import replace
+
 from headwater.client import subscriptions as calls
 from headwater.client.calls import Call
+from headwater.client.messages import Answer
 from headwater.client.subscriptions import Acked, Claim
 from headwater.errors import (
     ClientError,
@@ -56,9 +59,17 @@ class Lease:
 
     def ack(self, offsets: dict[str, str], *, done: bool = False) -> Call[Acked]:
         """Say how far streams were processed; without any it is a heartbeat."""
-        return calls.ack(
+        call = calls.ack(
             self._base_url, self._subscription, self._claim, offsets, done=done, root=self._root
         )
+
+        def interpret(answer: Answer) -> Acked:
+            acked = call.interpret(answer)
+            if acked.token:  # the older one expires, however long the work goes on
+                self._claim = replace(self._claim, token=acked.token)
+            return acked
+
+        return Call(call.request, interpret)
 
     def release(self) -> Call[None]:
         """Let go of what was not acked: another worker gets it."""

@@ -1,0 +1,24 @@
+"""A worker's lease, as the server's answers renew it."""
+
+from headwater.client.messages import ROOT, Answer
+from headwater.client.subscriptions import Claim
+from headwater.client.working import Lease
+
+URL = "http://host"
+CLAIM = Claim(wake_id="w", generation=1, token="first", streams=[], lease_ttl_ms=30_000)
+
+
+def test_an_ack_is_sent_with_the_newest_token() -> None:
+    lease = Lease(URL, ROOT, "s", CLAIM)
+    heartbeat = lease.ack({})
+    assert heartbeat.request.headers["Authorization"] == "Bearer first"
+    body = b'{"ok": true, "next_wake": false, "token": "second"}'
+    heartbeat.interpret(Answer(URL, "POST", 200, {}, body))
+    assert lease.ack({}).request.headers["Authorization"] == "Bearer second"
+    assert lease.release().request.headers["Authorization"] == "Bearer second"
+
+
+def test_an_ack_that_brings_no_token_leaves_the_one_there_is() -> None:
+    lease = Lease(URL, ROOT, "s", CLAIM)
+    lease.ack({}, done=True).interpret(Answer(URL, "POST", 200, {}, b'{"next_wake": true}'))
+    assert lease.release().request.headers["Authorization"] == "Bearer first"
