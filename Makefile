@@ -124,7 +124,12 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 	$(PIP) --no-deps -e .
 	@touch $@ $(VENV)/.run $(VENV)/.spark $(VENV)/.quick
 
-$(VENV)/.test: $(VENV)/.dev $(VENV)/spark-classes.jsa node_modules/.installed
+$(VENV)/.test: $(VENV)/.dev $(VENV)/spark-classes.jsa $(VENV)/.compiled node_modules/.installed
+	@touch $@
+
+$(VENV)/.compiled: $(VENV)/.dev $(SOURCES)
+	@echo "Compiling the server, where there is a C compiler ..."
+	@$(BIN)/python -m tests.support.compiled
 	@touch $@
 
 $(VENV)/spark-classes.jsa: $(VENV)/.dev tests/support/spark_classes.py tests/support/java.py

@@ -86,3 +86,8 @@ def _fingerprint() -> str:
 
 def _sources() -> Iterator[Path]:
     return iter(sorted((ROOT / "src").rglob("*.py")))
+
+
+if __name__ == "__main__":
+    if can_compile():
+        compiled_package()
