@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.protocol.cursors import (
+from headwater.protocol.caching import (
     EPOCH,
     INTERVAL_SECONDS,
     MAX_JITTER_SECONDS,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.protocol.encodings import CODINGS, negotiate
+from headwater.protocol.content_types import CODINGS, negotiate
 
 
 @pytest.mark.parametrize(

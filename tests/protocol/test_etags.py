@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.protocol.etags import make_etag, matches
+from headwater.protocol.caching import make_etag, matches
 from headwater.protocol.offsets import Offset
 
 offsets = st.builds(Offset, st.integers(0, 10**6), st.integers(0, 10**6))

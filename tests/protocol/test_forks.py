@@ -7,11 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.protocol.expiry import NEVER, Expiry
-from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point, inherited_expiry
+from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point
 from headwater.protocol.framing import frame_json
-from headwater.protocol.offsets import START, Lineage, Offset, StaleIncarnation, UnknownPosition
-from headwater.protocol.refusals import OffsetBeyondTail, OffsetInsideMessage, SubOffsetOvershoot
+from headwater.protocol.lifecycle import NEVER, Expiry, inherited_expiry
+from headwater.protocol.offsets import (
+    START,
+    Lineage,
+    Offset,
+    OffsetBeyondTail,
+    OffsetInsideMessage,
+    StaleIncarnation,
+    UnknownPosition,
+)
+from headwater.protocol.refusals import SubOffsetOvershoot
 
 JSON = "application/json"
 BINARY = "application/octet-stream"

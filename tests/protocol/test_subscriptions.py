@@ -9,8 +9,8 @@ from msgspec import structs
 
 from headwater.protocol import subscriptions as s
 from headwater.protocol.forks import ForkOrigin
-from headwater.protocol.links import Link, beginning
 from headwater.protocol.offsets import START, Offset
+from headwater.protocol.subscriptions import Link, beginning
 
 NOW = 1_000.0
 PULL = s.Config("pull-wake", "a/*", (), None, "wake", 2_000, None)

@@ -1,7 +1,6 @@
 """Which answers are kept, for how long, and how many."""
 
-from headwater.protocol.expiry import Expiry
-from headwater.protocol.lifecycle import StreamConfig
+from headwater.protocol.lifecycle import Expiry, StreamConfig
 from headwater.protocol.offsets import Offset
 from headwater.server.messages import Head, Request, Response
 from headwater.server.read_cache import SMALL_ANSWER_BYTES, Key, ReadCache

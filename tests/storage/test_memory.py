@@ -7,10 +7,10 @@ import tracemalloc
 import pytest
 
 from headwater.errors import StoreNotOpen
-from headwater.protocol.expiry import Expiry
-from headwater.protocol.lifecycle import Append, Create
-from headwater.protocol.refusals import StoreFull, StreamNotFound
+from headwater.protocol.lifecycle import Append, Create, Expiry
+from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.memory import MemoryStore
+from headwater.storage.refusals import StoreFull
 from headwater.storage.store import Store
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.steps import BINARY, T0, append, content, create, expect, fork, head

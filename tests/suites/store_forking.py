@@ -2,15 +2,19 @@
 
 import pytest
 
-from headwater.protocol.expiry import NEVER, Expiry
-from headwater.protocol.lifecycle import Append, Create
-from headwater.protocol.offsets import START, Offset, StaleIncarnation, UnknownPosition
+from headwater.protocol.lifecycle import NEVER, Append, Create, Expiry
+from headwater.protocol.offsets import (
+    START,
+    Offset,
+    OffsetBeyondTail,
+    OffsetInsideMessage,
+    StaleIncarnation,
+    UnknownPosition,
+)
 from headwater.protocol.producers import ProducerClaim
 from headwater.protocol.refusals import (
     ConfigMismatch,
     ContentTypeMismatch,
-    OffsetBeyondTail,
-    OffsetInsideMessage,
     PathBlocked,
     SourceGone,
     SourceNotFound,

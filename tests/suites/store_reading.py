@@ -2,8 +2,16 @@
 
 import pytest
 
-from headwater.protocol.offsets import NOW, START, Offset, StaleIncarnation, UnknownPosition
-from headwater.protocol.refusals import OffsetBeyondTail, OffsetInsideMessage, StreamNotFound
+from headwater.protocol.offsets import (
+    NOW,
+    START,
+    Offset,
+    OffsetBeyondTail,
+    OffsetInsideMessage,
+    StaleIncarnation,
+    UnknownPosition,
+)
+from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.store import Chunk, Store
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.steps import (

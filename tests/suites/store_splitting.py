@@ -2,13 +2,16 @@
 
 import pytest
 
-from headwater.protocol.offsets import NOW, START, Now, Offset, StaleIncarnation
-from headwater.protocol.refusals import (
+from headwater.protocol.offsets import (
+    NOW,
+    START,
+    Now,
+    Offset,
     OffsetBeyondTail,
     OffsetInsideMessage,
-    StreamGone,
-    StreamNotFound,
+    StaleIncarnation,
 )
+from headwater.protocol.refusals import StreamGone, StreamNotFound
 from headwater.storage.store import Splits, Store
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.steps import (

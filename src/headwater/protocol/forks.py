@@ -3,11 +3,9 @@
 from msgspec import Struct
 
 from headwater.protocol.content_types import is_json
-from headwater.protocol.expiry import Expiry
-from headwater.protocol.framing import skip_messages
-from headwater.protocol.offsets import START, Lineage, Offset
-from headwater.protocol.positions import Read, find_position
-from headwater.protocol.refusals import PositionRefusal, SubOffsetOvershoot
+from headwater.protocol.framing import Read, find_position, skip_messages
+from headwater.protocol.offsets import START, Lineage, Offset, PositionRefusal
+from headwater.protocol.refusals import SubOffsetOvershoot
 
 
 class ForkOrigin(Struct, frozen=True):
@@ -66,8 +64,3 @@ def fork_point(
             if at > tail:
                 return SubOffsetOvershoot(request.sub_offset, tail - anchor, "bytes")
     return ForkOrigin(request.source, lineage.name(anchor), request.sub_offset, at)
-
-
-def inherited_expiry(source: Expiry, requested: Expiry) -> Expiry:
-    """A fork gets what it asks for, and its source's expiry where it asks for none."""
-    return requested or source

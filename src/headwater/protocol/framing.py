@@ -15,6 +15,13 @@ import msgspec
 from msgspec import Struct
 
 from headwater.protocol.content_types import is_json, is_text
+from headwater.protocol.offsets import (
+    Lineage,
+    Offset,
+    OffsetBeyondTail,
+    OffsetInsideMessage,
+    PositionRefusal,
+)
 
 Buffer = bytes | bytearray | memoryview
 Elsewhere = TypeVar("Elsewhere")
@@ -201,3 +208,23 @@ def skip_messages(
         left -= within
         begin = upto
     return end, count - left
+
+
+# Which byte of a stream an offset means: one that is there, and between two messages.
+
+Read = Callable[[int, int], Buffer]
+"""Gives the stored bytes of a range, in one piece: few of them."""
+
+
+def find_position(
+    offset: Offset, lineage: Lineage, tail: int, media: str, read: Read
+) -> int | PositionRefusal:
+    """Find the byte that an offset names in a stream that ends at `tail`."""
+    at = lineage.locate(offset)
+    if not isinstance(at, int):
+        return at
+    if at > tail:
+        return OffsetBeyondTail(offset, lineage.name(tail))
+    if 0 < at < tail and not is_boundary(read(at - 1, at)[0], media):
+        return OffsetInsideMessage(offset)
+    return at

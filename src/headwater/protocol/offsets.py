@@ -112,3 +112,19 @@ class Lineage(Struct, frozen=True):
                 return Lineage(epoch, (*inherited, (at, ancestor)))
             inherited.append((upto, ancestor))
         return Lineage(epoch, (*inherited, (at, self.own)))
+
+
+class OffsetBeyondTail(Struct, frozen=True):
+    """The offset lies past the end of the stream."""
+
+    offset: Offset
+    tail: Offset
+
+
+class OffsetInsideMessage(Struct, frozen=True):
+    """The offset lies between the two ends of a message."""
+
+    offset: Offset
+
+
+PositionRefusal = StaleIncarnation | UnknownPosition | OffsetBeyondTail | OffsetInsideMessage

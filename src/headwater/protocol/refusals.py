@@ -7,7 +7,7 @@ turns it into a status code and a sentence (`headwater.server.problems`).
 from msgspec import Struct
 
 from headwater.protocol.framing import EmptyArray, InvalidJson
-from headwater.protocol.offsets import Offset, StaleIncarnation, UnknownPosition
+from headwater.protocol.offsets import Offset, PositionRefusal
 from headwater.protocol.producers import EpochStartsAtZero, Fenced, ProducerState, SequenceGap
 
 
@@ -63,19 +63,6 @@ class SeqRegression(Struct, frozen=True):
     received: str
 
 
-class OffsetBeyondTail(Struct, frozen=True):
-    """The offset lies past the end of the stream."""
-
-    offset: Offset
-    tail: Offset
-
-
-class OffsetInsideMessage(Struct, frozen=True):
-    """The offset lies between the two ends of a message."""
-
-    offset: Offset
-
-
 class SourceNotFound(Struct, frozen=True):
     """The stream to fork from does not exist."""
 
@@ -96,46 +83,8 @@ class SubOffsetOvershoot(Struct, frozen=True):
     unit: str
 
 
-class StoreFull(Struct, frozen=True):
-    """The store is at its limit; nothing was written."""
-
-    limit: str
-
-
-class StoreUnwritable(Struct, frozen=True):
-    """The store could not make it durable."""
-
-    reason: str
-    full: bool = False
-    """Whether room would help; nothing was written then."""
-    stopped: bool = False
-    """Whether only a restart helps, and shows what was written; else it may just be sent again."""
-
-
-class BytesDamaged(Struct, frozen=True):
-    """Stored bytes of this stream don't hold what their checksum says."""
-
-    path: str
-    place: str
-
-
 Missing = StreamNotFound | StreamGone
-PositionRefusal = StaleIncarnation | UnknownPosition | OffsetBeyondTail | OffsetInsideMessage
-ReadRefusal = Missing | PositionRefusal | BytesDamaged
-DeleteRefusal = Missing | StoreUnwritable
 ProducerRefusal = Fenced | SequenceGap | EpochStartsAtZero
 BodyRefusal = InvalidJson | EmptyArray
 WriteRefusal = StreamClosed | ContentTypeMismatch | SeqRegression | ProducerRefusal | BodyRefusal
-AppendRefusal = Missing | WriteRefusal | StoreFull | StoreUnwritable
 ForkRefusal = SourceNotFound | SourceGone | SubOffsetOvershoot | PositionRefusal
-CreateRefusal = (
-    PathBlocked
-    | ConfigMismatch
-    | ContentTypeMismatch
-    | ForkRefusal
-    | BodyRefusal
-    | BytesDamaged
-    | StoreFull
-    | StoreUnwritable
-)
-Refusal = ReadRefusal | AppendRefusal | CreateRefusal

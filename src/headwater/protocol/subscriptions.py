@@ -11,11 +11,13 @@ give the next one or say why there is none; time, ids and chance come in.
 """
 
 import hashlib
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
 
+from headwater.protocol.forks import ForkOrigin
+from headwater.protocol.offsets import START, Offset
 from headwater.protocol.paths import parse_path, url_path
 
 Phase = Literal["idle", "due", "waking", "leased", "dead"]
@@ -272,3 +274,33 @@ def retry_delay(attempts: int, chance: float) -> float:
     """Give the pause after a failed attempt, from 1 s to 60 s, give or take 20 % (PROTOCOL 7.1)."""
     delay = min(_LAST_RETRY, _FIRST_RETRY * 2.0 ** min(attempts - 1, 16))
     return float(min(_LAST_RETRY, max(_FIRST_RETRY, delay * (1 + _JITTER * (2 * chance - 1)))))
+
+
+# Links: which streams a subscription follows, and how far each was processed (PROTOCOL 6.1).
+
+
+class Link(NamedTuple):
+    """One stream of one subscription."""
+
+    acked: Offset
+    """The last processed position; what lies behind it is pending."""
+    incarnation: int
+    """Which stream at the path it belongs to; 0 while there is none."""
+    explicit: bool
+    glob: bool
+
+    @property
+    def type(self) -> str:
+        return "explicit" if self.explicit else "glob"
+
+    def has_pending(self, tail: Offset) -> bool:
+        """Tell whether something lies behind what was processed; an empty stream has nothing."""
+        return tail > self.acked and tail.byte > 0
+
+
+def beginning(origin: ForkOrigin | None) -> Offset:
+    """Give where a stream that has just appeared is linked: before all that it wrote itself.
+
+    What a fork has inherited was written before it appeared.
+    """
+    return START if origin is None else origin.anchor

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.errors import StoreDamaged
-from headwater.protocol.refusals import BytesDamaged
 from headwater.server.append import append
 from headwater.server.compression import BodyTooLarge, CorruptBody, UnknownCoding, decompress
 from headwater.server.context import Context
@@ -30,6 +29,7 @@ from headwater.server.runs.routes import RunRoutes
 from headwater.server.runs.service import RunService
 from headwater.server.settings import Settings
 from headwater.server.subscriptions.control import Control
+from headwater.storage.refusals import BytesDamaged
 from headwater.storage.store import Store
 
 log: Final = logging.getLogger("headwater.app")

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+from headwater.protocol.caching import interval_at, next_cursor
 from headwater.protocol.content_types import is_text
-from headwater.protocol.cursors import interval_at, next_cursor
 from headwater.protocol.offsets import Now, Offset
 from headwater.protocol.sse import control_event, data_event
 from headwater.server.context import Context

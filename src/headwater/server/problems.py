@@ -13,10 +13,17 @@ from headwater.protocol import headers as names
 from headwater.protocol import refusals as r
 from headwater.protocol.framing import EmptyArray, InvalidJson
 from headwater.protocol.headers import BadHeader
-from headwater.protocol.offsets import MalformedOffset, StaleIncarnation, UnknownPosition
+from headwater.protocol.offsets import (
+    MalformedOffset,
+    OffsetBeyondTail,
+    OffsetInsideMessage,
+    StaleIncarnation,
+    UnknownPosition,
+)
 from headwater.protocol.paths import BadPath, NotAStream
 from headwater.protocol.producers import EpochStartsAtZero, Fenced, SequenceGap
 from headwater.server.messages import Headers, Response
+from headwater.storage.refusals import BytesDamaged, StoreFull, StoreUnwritable
 
 CONTENT_TYPE: Final = b"application/problem+json"
 _MAX_ECHO: Final = 200
@@ -86,7 +93,7 @@ def _gap(x: SequenceGap) -> Problem:
     )
 
 
-def _unwritable(x: r.StoreUnwritable) -> Problem:
+def _unwritable(x: StoreUnwritable) -> Problem:
     if x.stopped:
         detail = f"Nothing more is written until the server is restarted: {x.reason}."
     elif x.full:
@@ -140,14 +147,14 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         "Stream-Seq did not increase",
         f"The last Stream-Seq of '{x.path}' is '{x.last}'; '{x.received}' is not greater.",
     ),
-    r.OffsetBeyondTail: lambda x: Problem(
+    OffsetBeyondTail: lambda x: Problem(
         400,
         "offset-beyond-tail",
         "The offset lies beyond the end of the stream",
         f"The stream ends at {x.tail}; use an offset that this server returned, -1, or now.",
         ((names.STREAM_NEXT_OFFSET, str(x.tail)),),
     ),
-    r.OffsetInsideMessage: lambda x: Problem(
+    OffsetInsideMessage: lambda x: Problem(
         400,
         "offset-inside-message",
         "The offset lies inside a message",
@@ -208,15 +215,15 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         "The array is empty",
         "An append of [] holds no message; send at least one.",
     ),
-    r.StoreFull: lambda x: Problem(
+    StoreFull: lambda x: Problem(
         429,
         "store-full",
         "The store is full",
         f"Nothing was written: {x.limit}. Delete streams, let some expire, or raise the limit.",
         (("Retry-After", "5"),),
     ),
-    r.StoreUnwritable: _unwritable,
-    r.BytesDamaged: lambda x: Problem(
+    StoreUnwritable: _unwritable,
+    BytesDamaged: lambda x: Problem(
         500,
         "stream-damaged",
         "Stored bytes of this stream are damaged",

@@ -4,18 +4,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from headwater.protocol.cursors import next_cursor, parse_cursor
-from headwater.protocol.encodings import negotiate
-from headwater.protocol.etags import make_etag, matches
+from headwater.protocol.caching import make_etag, matches, next_cursor, parse_cursor
+from headwater.protocol.content_types import negotiate
 from headwater.protocol.framing import render
 from headwater.protocol.offsets import NOW, MalformedOffset, Now, Offset, parse_position
-from headwater.protocol.refusals import ReadRefusal
 from headwater.server.compression import MIN_BYTES, compress
 from headwater.server.context import Context, encode_offset, position_headers
 from headwater.server.live import EventStream, Fanout
 from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
 from headwater.server.read_cache import ReadCache
+from headwater.storage.refusals import ReadRefusal
 from headwater.storage.store import Chunk, Part, StreamInfo
 
 _NOT_LIVE: Final = ("false",)

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from headwater.protocol.framing import Buffer, find_cut
-from headwater.protocol.offsets import Lineage, Now, Offset
-from headwater.protocol.positions import find_position
-from headwater.protocol.refusals import PositionRefusal
+from headwater.protocol.framing import Buffer, find_cut, find_position
+from headwater.protocol.offsets import Lineage, Now, Offset, PositionRefusal
 from headwater.storage.store import Chunk, Part, StreamInfo
 
 Slice = Callable[[int, int], Sequence[Buffer]]

@@ -10,17 +10,18 @@ from itertools import islice
 from headwater.errors import StoreNotOpen
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
-from headwater.protocol.expiry import Expiry
-from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point, inherited_expiry
+from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point
 from headwater.protocol.framing import Buffer, EmptyArray, InvalidJson, frame
 from headwater.protocol.lifecycle import (
     AlreadyClosed,
     Append,
     AppendPlan,
     Create,
+    Expiry,
     StreamConfig,
     decide_append,
     existing_mismatch,
+    inherited_expiry,
 )
 from headwater.protocol.offsets import (
     Lineage,
@@ -29,23 +30,25 @@ from headwater.protocol.offsets import (
 )
 from headwater.protocol.producers import ProducerClaim, ProducerState, Repeated
 from headwater.protocol.refusals import (
-    AppendRefusal,
     ContentTypeMismatch,
-    CreateRefusal,
-    DeleteRefusal,
     Missing,
     PathBlocked,
-    ReadRefusal,
     SourceGone,
     SourceNotFound,
-    StoreFull,
-    StoreUnwritable,
     StreamGone,
     StreamNotFound,
 )
 from headwater.storage.bytelog import ByteLog
 from headwater.storage.chunks import read_chunk
 from headwater.storage.path_index import PathIndex
+from headwater.storage.refusals import (
+    AppendRefusal,
+    CreateRefusal,
+    DeleteRefusal,
+    ReadRefusal,
+    StoreFull,
+    StoreUnwritable,
+)
 from headwater.storage.splitting import split
 from headwater.storage.store import Appended, Chunk, Created, Splits, Store, StreamInfo
 from headwater.storage.watchers import Watchers

@@ -5,10 +5,8 @@ message that is longer. Fork points are cut as well: inside a piece all position
 epoch, so that a reader who counts bytes can name every one of them.
 """
 
-from headwater.protocol.framing import find_cut
-from headwater.protocol.offsets import Lineage, Now, Offset
-from headwater.protocol.positions import Read, find_position
-from headwater.protocol.refusals import PositionRefusal
+from headwater.protocol.framing import Read, find_cut, find_position
+from headwater.protocol.offsets import Lineage, Now, Offset, PositionRefusal
 from headwater.storage.store import Splits, StreamInfo
 
 

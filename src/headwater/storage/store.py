@@ -27,11 +27,11 @@ from headwater.protocol.framing import Buffer
 from headwater.protocol.lifecycle import Append, Create, StreamConfig
 from headwater.protocol.offsets import Now, Offset
 from headwater.protocol.producers import ProducerState
-from headwater.protocol.refusals import (
+from headwater.protocol.refusals import Missing
+from headwater.storage.refusals import (
     AppendRefusal,
     CreateRefusal,
     DeleteRefusal,
-    Missing,
     ReadRefusal,
     StoreUnwritable,
 )

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from headwater.protocol.refusals import StoreUnwritable
 from headwater.storage.disk.catalog import FILE
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.store import DiskStore
+from headwater.storage.refusals import StoreUnwritable
 from tests.storage.disk.steps import with_store
 from tests.suites.steps import T0, TEXT, append, content, create, expect, fork
 

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from headwater.protocol.expiry import Expiry
-from headwater.protocol.lifecycle import Append
+from headwater.protocol.lifecycle import Append, Expiry
 from headwater.protocol.producers import ProducerClaim, SequenceGap
 from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.disk.compaction import MERGE_AT

@@ -13,16 +13,17 @@ from zlib import crc32
 import pytest
 
 from headwater.errors import NewerFormat, StoreDamaged, StoreLocked
-from headwater.protocol.expiry import Expiry
+from headwater.protocol.lifecycle import Expiry
 from headwater.protocol.offsets import START as OFFSET_START
 from headwater.protocol.producers import ProducerClaim
-from headwater.protocol.refusals import BytesDamaged, StreamNotFound
+from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.disk.catalog import FILE, Catalog
 from headwater.storage.disk.journal import START
 from headwater.storage.disk.journal_reading import Entry, read_journal
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import segment_path
 from headwater.storage.disk.store import DiskStore
+from headwater.storage.refusals import BytesDamaged
 from tests.storage.disk.steps import SMALL, crashed, flip, journals, segments, with_store
 from tests.suites.steps import BINARY, T0, append, close, content, create, fork, head, read
 from tests.support.server import ServerProcess

@@ -17,12 +17,12 @@ import pytest
 
 from headwater.protocol.lifecycle import Append
 from headwater.protocol.producers import ProducerClaim
-from headwater.protocol.refusals import StoreUnwritable
 from headwater.storage.disk import saving
 from headwater.storage.disk.journal import journal_path
 from headwater.storage.disk.saving import DiskOptions
 from headwater.storage.disk.segments import segment_path
 from headwater.storage.disk.store import DiskStore
+from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import StreamInfo
 from tests.storage.disk.steps import immutable, journals, segments, until_at_rest, with_store
 from tests.suites.steps import BINARY, T0, append, close, content, create, expect

@@ -9,10 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from headwater.protocol.globs import GlobIndex, literal_prefix
-from headwater.protocol.links import Link
 from headwater.protocol.offsets import START
-from headwater.protocol.refusals import StoreUnwritable
-from headwater.protocol.subscriptions import Config, State, to_idle
+from headwater.protocol.subscriptions import Config, Link, State, to_idle
 from headwater.server.subscriptions.subscription import (
     LINKS,
     MAIN,
@@ -23,6 +21,7 @@ from headwater.server.subscriptions.subscription import (
     load,
 )
 from headwater.server.subscriptions.waking import Waking
+from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Store, StreamInfo
 
 log: Final = logging.getLogger("headwater.subscriptions")

@@ -12,11 +12,10 @@ from typing import Final
 import msgspec
 
 from headwater.protocol.globs import matches
-from headwater.protocol.links import Link
 from headwater.protocol.offsets import Offset
-from headwater.protocol.refusals import StoreUnwritable
-from headwater.protocol.subscriptions import Config, State
+from headwater.protocol.subscriptions import Config, Link, State
 from headwater.server.subscriptions.turns import Turns
+from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Store
 
 MAIN: Final = "subscription/"

@@ -15,15 +15,15 @@ import msgspec
 
 from headwater.protocol import subscriptions as rules
 from headwater.protocol.lifecycle import Append
-from headwater.protocol.links import Link, beginning
 from headwater.protocol.offsets import START, Offset
-from headwater.protocol.refusals import StoreUnwritable
+from headwater.protocol.subscriptions import Link, beginning
 from headwater.server.problems import problem_of
 from headwater.server.subscriptions.addresses import Rejected, Rules, check_url
 from headwater.server.subscriptions.keys import Keys
 from headwater.server.subscriptions.subscription import Draft, Subscription
 from headwater.server.subscriptions.tokens import Claims, mint
 from headwater.server.subscriptions.webhooks import Answer, Caller, Undelivered
+from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Appended, Store, StreamInfo
 
 log: Final = logging.getLogger("headwater.subscriptions")

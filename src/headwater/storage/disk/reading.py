@@ -6,8 +6,7 @@ from typing import Final, cast
 
 from headwater.errors import StreamDamaged
 from headwater.protocol.framing import Buffer
-from headwater.protocol.offsets import Now, Offset
-from headwater.protocol.refusals import PositionRefusal
+from headwater.protocol.offsets import Now, Offset, PositionRefusal
 from headwater.storage.chunks import read_chunk
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.registry import Registry

@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from headwater.protocol.refusals import StoreUnwritable
 from headwater.storage.disk import checkpoint, faults
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.commits import GroupCommit
@@ -30,6 +29,7 @@ from headwater.storage.disk.segments import (
     segment_path,
 )
 from headwater.storage.disk.syncing import SyncFailed
+from headwater.storage.refusals import StoreUnwritable
 
 log: Final = logging.getLogger("headwater.disk")
 

@@ -18,7 +18,7 @@ import msgspec
 from headwater.errors import StoreDamaged, StoreNotOpen, StreamDamaged
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
-from headwater.protocol.forks import ForkOrigin, fork_point, inherited_expiry
+from headwater.protocol.forks import ForkOrigin, fork_point
 from headwater.protocol.framing import EmptyArray, InvalidJson, frame
 from headwater.protocol.lifecycle import (
     AlreadyClosed,
@@ -27,21 +27,16 @@ from headwater.protocol.lifecycle import (
     Create,
     decide_append,
     existing_mismatch,
+    inherited_expiry,
 )
 from headwater.protocol.offsets import Now, Offset
 from headwater.protocol.producers import Repeated
 from headwater.protocol.refusals import (
-    AppendRefusal,
-    BytesDamaged,
     ContentTypeMismatch,
-    CreateRefusal,
-    DeleteRefusal,
     Missing,
     PathBlocked,
-    ReadRefusal,
     SourceGone,
     SourceNotFound,
-    StoreUnwritable,
     StreamGone,
     StreamNotFound,
 )
@@ -73,6 +68,14 @@ from headwater.storage.disk.saving import MIB, DiskOptions, Saver
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers
 from headwater.storage.disk.streams import DiskStream
 from headwater.storage.disk.syncing import new_sync
+from headwater.storage.refusals import (
+    AppendRefusal,
+    BytesDamaged,
+    CreateRefusal,
+    DeleteRefusal,
+    ReadRefusal,
+    StoreUnwritable,
+)
 from headwater.storage.splitting import split
 from headwater.storage.store import (
     Appended,

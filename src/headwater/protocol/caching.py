@@ -1,10 +1,8 @@
-"""Cursors: a number that moves with time, so that caches collapse requests but never loop.
-
-Time is divided into intervals of 20 seconds since a fixed epoch (PROTOCOL 10.1). A client that
-already holds the current interval, or a later one, gets a strictly greater one.
-"""
+"""HTTP caching (PROTOCOL 10.1): entity tags, and cursors that keep CDN caches from looping."""
 
 from typing import Final
+
+from headwater.protocol.offsets import Offset
 
 EPOCH: Final = 1728432000
 """2024-10-09T00:00:00Z."""
@@ -33,3 +31,18 @@ def next_cursor(echoed: int | None, now: float, jitter: float) -> int:
         return current
     seconds = 1 + int(jitter * MAX_JITTER_SECONDS)
     return echoed + -(-seconds // INTERVAL_SECONDS)
+
+
+# ETags of catch-up reads: they name the incarnation, the range, and whether it ends in closure.
+
+
+def make_etag(start: Offset, end: Offset, incarnation: int, *, closed: bool) -> str:
+    """Make the entity tag of a range (PROTOCOL 10.1: it changes when the stream is closed)."""
+    return f'"{incarnation}:{start[0]}_{start[1]}:{end[0]}_{end[1]}{":c" if closed else ""}"'
+
+
+def matches(if_none_match: str, etag: str) -> bool:
+    """Compare weakly, as `If-None-Match` asks for (RFC 9110, 13.1.2)."""
+    if if_none_match.strip() == "*":
+        return True
+    return any(tag.strip().removeprefix("W/") == etag for tag in if_none_match.split(","))
