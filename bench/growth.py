@@ -28,7 +28,7 @@ from bench.measure import percentile
 from bench.servers import Cores, free_port
 from bench.wire import HOST, JSON, Client, build_request
 from headwater.protocol.lifecycle import Append, Create
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.store import Appended, Created
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from headwater.storage.disk.figures import figures
+from headwater.storage.disk.offline.info import figures
 from tests.crash.actors import Client, Gate, start_clients
 from tests.crash.checking import check
 from tests.crash.disk_image import DiskImage, disk_image

@@ -7,7 +7,7 @@ import pytest
 
 from headwater.errors import StoreDamaged
 from headwater.protocol.lifecycle import Create
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.store import Store
 from tests.storage.disk.steps import until_at_rest

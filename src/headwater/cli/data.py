@@ -19,8 +19,8 @@ from headwater.errors import HeadwaterError
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
-    from headwater.storage.disk.checking import Report
-    from headwater.storage.disk.figures import Figures
+    from headwater.storage.disk.offline.check import Report
+    from headwater.storage.disk.offline.info import Figures
 
 _INTERVAL_SECONDS: Final = 2.0
 _TERMINATED: Final = 128 + signal.SIGTERM
@@ -117,7 +117,7 @@ def check(directory: Path) -> None:
     A server may run on it meanwhile; nothing is changed. Ends with 0 if all is well, with 1 and a
     list of all damage otherwise.
     """
-    from headwater.storage.disk.checking import check as run
+    from headwater.storage.disk.offline.check import check as run
 
     with _reported("Checking") as progress:
         report = run(directory, progress)
@@ -152,7 +152,7 @@ def repair(directory: Path, yes: bool) -> None:
     No server may run on it. A stream with a damaged part keeps what lies before it; other streams
     are not affected. What is replaced is kept in DIR/damaged-TIME.
     """
-    from headwater.storage.disk.repairing import prepare
+    from headwater.storage.disk.offline.repair import prepare
 
     with _reported("Checking") as progress, prepare(directory, progress.begin) as plan:
         progress.finish()
@@ -190,7 +190,7 @@ def backup(directory: Path, target: Path, copy: bool) -> None:
     """
     from headwater.runs.stores.sqlite_schema import copy as copy_runs
     from headwater.server.runs.service import FILE
-    from headwater.storage.disk.backup import backup as run
+    from headwater.storage.disk.offline.backup import backup as run
 
     with _reported("Copying") as progress:
         copied = run(directory, target, progress, link=not copy)
@@ -216,7 +216,7 @@ def info(directory: Path, as_json: bool) -> None:
     """
     import msgspec
 
-    from headwater.storage.disk.figures import figures
+    from headwater.storage.disk.offline.info import figures
 
     with _reported("Counting"):
         found = figures(directory)

@@ -23,7 +23,8 @@ from headwater.server.problems import (
 )
 from headwater.server.serve import open_store, reap
 from headwater.server.settings import Settings
-from headwater.storage.store import Store, pieces
+from headwater.storage.store import Store
+from headwater.storage.stored_bytes import pieces
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -31,7 +31,7 @@ from headwater.server.problems import (
 )
 from headwater.server.send_queue import SendQueue
 from headwater.server.wire import NEVER, TO_BE_SET, Wire, access_log
-from headwater.storage.store import Truncated, in_memory
+from headwater.storage.stored_bytes import Truncated, in_memory
 
 log: Final = logging.getLogger("headwater.http")
 

@@ -18,7 +18,7 @@ from headwater.server.budget import divide
 from headwater.server.http import Connection
 from headwater.server.settings import Settings
 from headwater.server.wire import Wire
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.memory import MemoryStore
 from headwater.storage.store import Store

@@ -38,9 +38,9 @@ from headwater.protocol.refusals import (
     StreamGone,
     StreamNotFound,
 )
-from headwater.storage.bytelog import ByteLog
-from headwater.storage.chunks import read_chunk
+from headwater.storage.notifications import Watchers
 from headwater.storage.path_index import PathIndex
+from headwater.storage.read_path import read_chunk, split
 from headwater.storage.refusals import (
     AppendRefusal,
     CreateRefusal,
@@ -49,9 +49,8 @@ from headwater.storage.refusals import (
     StoreFull,
     StoreUnwritable,
 )
-from headwater.storage.splitting import split
 from headwater.storage.store import Appended, Chunk, Created, Splits, Store, StreamInfo
-from headwater.storage.watchers import Watchers
+from headwater.storage.stored_bytes import ByteLog
 
 DEFAULT_LIMIT = 4 * 1024**3
 _SPARE_DEADLINES = 64

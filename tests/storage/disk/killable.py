@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.protocol.lifecycle import Append
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.store import Chunk, Store
 

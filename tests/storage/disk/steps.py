@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from tests.support.patience import until
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from headwater.storage.disk.catalog import FILE
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.refusals import StoreUnwritable
 from tests.storage.disk.steps import with_store

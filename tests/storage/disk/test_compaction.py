@@ -21,7 +21,7 @@ from headwater.storage.disk.compaction import (
     compact,
 )
 from headwater.storage.disk.metrics import Metrics
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.segments import (
     Extent,
     SegmentFile,

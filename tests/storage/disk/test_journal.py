@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from headwater.errors import NewerFormat, StoreDamaged
-from headwater.storage.disk import finding
-from headwater.storage.disk.files import free_bytes
+from headwater.storage.disk import journal_reader
+from headwater.storage.disk.disk_space import free_bytes
 from headwater.storage.disk.journal import (
     BATCH_HEADER,
     START,
@@ -20,7 +20,7 @@ from headwater.storage.disk.journal import (
     journal_path,
     retire,
 )
-from headwater.storage.disk.journal_reading import (
+from headwater.storage.disk.journal_reader import (
     Damage,
     Entry,
     check_header,
@@ -326,7 +326,7 @@ def test_what_looks_like_many_long_records_does_not_hold_up_a_start(
         assert summed < count * length // 100, "whole records are summed, one after another"
         return crc32(data, value)
 
-    monkeypatch.setattr(finding, "crc32", counting_crc32)
+    monkeypatch.setattr(journal_reader, "crc32", counting_crc32)
     assert len(bodies(path)) == 1
     assert summed > path.stat().st_size  # It did look at all of it.
 

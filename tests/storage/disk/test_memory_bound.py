@@ -14,7 +14,7 @@ from headwater.protocol.lifecycle import Append, Expiry
 from headwater.protocol.producers import ProducerClaim, SequenceGap
 from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.disk.compaction import MERGE_AT
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from tests.storage.disk.steps import SMALL, until_at_rest, with_store
 from tests.suites.steps import JSON, T0, append, create, expect, head, read

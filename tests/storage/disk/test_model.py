@@ -23,7 +23,7 @@ from headwater.protocol.forks import ForkRequest
 from headwater.protocol.lifecycle import NEVER, Append, Create, Expiry
 from headwater.protocol.offsets import NOW, START, Offset
 from headwater.protocol.producers import ProducerClaim
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.memory import MemoryStore
 from headwater.storage.store import Appended, Chunk, Created, StreamInfo
 from tests.storage.disk.killable import KillableStore, at_once

@@ -14,7 +14,7 @@ import pytest
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import FILE
 from headwater.storage.disk.journal import BATCH_HEADER
-from headwater.storage.disk.journal_reading import Entry, read_journal
+from headwater.storage.disk.journal_reader import Entry, read_journal
 from headwater.storage.disk.store import DiskStore
 from tests.storage.disk.steps import crashed, journals, with_store
 from tests.suites.steps import append, content, create

@@ -19,8 +19,8 @@ from headwater.protocol.producers import ProducerClaim
 from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.disk.catalog import FILE, Catalog
 from headwater.storage.disk.journal import START
-from headwater.storage.disk.journal_reading import Entry, read_journal
-from headwater.storage.disk.saving import DiskOptions
+from headwater.storage.disk.journal_reader import Entry, read_journal
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.segments import segment_path
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.refusals import BytesDamaged

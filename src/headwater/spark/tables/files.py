@@ -22,7 +22,7 @@ from headwater.errors import BadOption, TableSchemaRefused
 from headwater.spark.gathering import gathered
 from headwater.spark.packing import BUCKET
 from headwater.spark.tables.log import DataFile
-from headwater.storage.disk.files import sync_directory, sync_file
+from headwater.storage.disk.fsync import sync_directory, sync_file
 
 ROWS_IN_GROUP: Final = 256 * 1024
 LEFT_OVER_SECONDS: Final = 24 * 3600

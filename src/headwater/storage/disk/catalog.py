@@ -18,9 +18,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headwater.errors import NewerFormat, StoreDamaged
-from headwater.storage.disk.files import sync_file
+from headwater.storage.disk.fsync import SyncFailed, sync_file
 from headwater.storage.disk.segments import Extent
-from headwater.storage.disk.syncing import SyncFailed
 
 VERSION: Final = 2
 FILE: Final = "catalog.db"

@@ -15,11 +15,11 @@ from headwater.protocol.framing import Buffer
 from headwater.protocol.producers import ProducerState
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog, Changes, StreamRow
+from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentWriter, segment_path
-from headwater.storage.disk.streams import DiskStream
-from headwater.storage.disk.syncing import SyncFailed
+from headwater.storage.disk.stream import DiskStream
 
 
 class Saved(msgspec.Struct):

@@ -25,7 +25,8 @@ from typing import Final
 from headwater.errors import NewerFormat, StreamDamaged
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog
-from headwater.storage.disk.files import NO_ROOM, free_bytes
+from headwater.storage.disk.disk_space import NO_ROOM, free_bytes
+from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.segments import (
     BLOCK,
@@ -35,7 +36,6 @@ from headwater.storage.disk.segments import (
     room_for,
     segment_path,
 )
-from headwater.storage.disk.syncing import SyncFailed
 
 log: Final = logging.getLogger("headwater.disk")
 

@@ -23,9 +23,10 @@ from typing import Final
 from zlib_ng.zlib_ng import crc32
 
 from headwater.storage.disk import faults
-from headwater.storage.disk.files import NO_ROOM, NUMBER, free_bytes, sync, sync_directory
+from headwater.storage.disk.data_directory import NUMBER
+from headwater.storage.disk.disk_space import NO_ROOM, free_bytes
+from headwater.storage.disk.fsync import SyncFailed, sync, sync_directory
 from headwater.storage.disk.records import HEADER, MAX_LENGTH
-from headwater.storage.disk.syncing import SyncFailed
 
 log: Final = logging.getLogger("headwater.disk")
 

@@ -19,11 +19,22 @@ from typing import Final
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog, CatalogFailed
-from headwater.storage.disk.files import sync, sync_directory
+from headwater.storage.disk.fsync import sync, sync_directory
 from headwater.storage.disk.journal import journal_numbers, journal_path, make_durable, retire
-from headwater.storage.disk.journal_reading import Damage, check_header, never_used
+from headwater.storage.disk.journal_reader import (
+    Damage,
+    Named,
+    Torn,
+    check_header,
+    never_used,
+    owners,
+    read_journals,
+    whose,
+)
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.records import (
+    CREATE,
+    DELETE,
     AppendRecord,
     CreateRecord,
     DamagedRecord,
@@ -34,11 +45,10 @@ from headwater.storage.disk.records import (
     stream_of,
 )
 from headwater.storage.disk.registry import Registry
-from headwater.storage.disk.scanning import Named, Torn, owners, read_journals, whose
 from headwater.storage.disk.segments import START as SEGMENT_START
 from headwater.storage.disk.segments import check_header as check_segment_header
 from headwater.storage.disk.segments import segment_numbers, segment_path
-from headwater.storage.disk.streams import DiskStream
+from headwater.storage.disk.stream import DiskStream
 
 log: Final = logging.getLogger("headwater.disk")
 
@@ -204,3 +214,40 @@ class Replay:
         for stream in self._touched.values():
             self._registry.replayed(stream)
         self._registry.changed.clear()
+
+
+# How many streams there are: those of the catalog, and what the journal behind it says.
+
+
+class Living:
+    """Counts the streams that are not deleted as the journal goes on."""
+
+    def __init__(self, db: sqlite3.Connection | None) -> None:
+        self._db = db
+        self._made: set[int] = set()
+        self._gone: set[int] = set()
+
+    def follow(self, body: bytes) -> None:
+        """Go on by one record; what the catalog has already changes nothing."""
+        number = stream_of(body)
+        if body[0] == CREATE and self._living(number) is None:
+            self._made.add(number)
+        elif body[0] == DELETE:
+            self._made.discard(number)
+            if self._living(number):
+                self._gone.add(number)
+
+    def _living(self, number: int) -> bool | None:
+        if self._db is None:
+            return None
+        query = "SELECT NOT deleted FROM streams WHERE id = ?"
+        row = self._db.execute(query, (number,)).fetchone()
+        return None if row is None else bool(row[0])
+
+    @property
+    def count(self) -> int:
+        known = 0
+        if self._db is not None:
+            query = "SELECT count(*) FROM streams WHERE NOT deleted"
+            known = int(self._db.execute(query).fetchone()[0])
+        return known + len(self._made) - len(self._gone)

@@ -5,7 +5,7 @@ durable or from a replay: there is one set of rules for both.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -14,11 +14,10 @@ from headwater.protocol.content_types import media_type
 from headwater.protocol.forks import ForkOrigin
 from headwater.protocol.lifecycle import Expiry, StreamConfig
 from headwater.protocol.offsets import Lineage, Offset
-from headwater.protocol.producers import ProducerClaim, ProducerState
+from headwater.protocol.producers import ProducerClaim
 from headwater.storage.disk.catalog import Catalog
-from headwater.storage.disk.documents import Documents
 from headwater.storage.disk.records import NOTHING_ELSE, AppendExtras, CreateMeta
-from headwater.storage.disk.streams import DiskStream, from_row
+from headwater.storage.disk.stream import DiskStream, from_row
 from headwater.storage.path_index import PathIndex
 
 STREAM_BYTES: Final = 1024
@@ -304,92 +303,38 @@ class Registry:
         self._schedule(stream)
 
 
-class CreateOperation:
-    """A stream that was decided to be created."""
+class Documents:
+    """The durable documents: those of the catalog, and what was kept since."""
 
-    __slots__ = ("_closed", "_data", "_registry", "_stream")
+    __slots__ = ("_catalog", "_saving", "unsaved")
 
-    def __init__(
-        self, registry: Registry, stream: DiskStream, data: bytes, *, closed: bool
-    ) -> None:
-        self._registry = registry
-        self._stream = stream
-        self._data = data
-        self._closed = closed
-        stream.unsettled = True
-        registry.put(stream)
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.unsaved: dict[str, bytes | None] = {}
+        """Changes that the next checkpoint has to save."""
+        self._saving: dict[str, bytes | None] = {}
 
-    def publish(self) -> None:
-        self._stream.unsettled = False
-        self._registry.created(self._stream, self._data, closed=self._closed)
+    def kept(self, changes: Mapping[str, bytes | None]) -> None:
+        """Changes are durable."""
+        self.unsaved.update(changes)
 
-    def undo(self) -> None:
-        self._registry.drop(self._stream)
+    def under(self, prefix: str) -> dict[str, bytes]:
+        """Give the documents whose keys begin with a prefix."""
+        found: dict[str, bytes | None] = dict(self._catalog.documents(prefix))
+        for layer in (self._saving, self.unsaved):
+            found.update((key, value) for key, value in layer.items() if key.startswith(prefix))
+        return {key: value for key, value in sorted(found.items()) if value is not None}
 
+    def take(self) -> list[tuple[str, bytes | None]]:
+        """Hand over what has to be saved; it stays visible until that has succeeded or failed."""
+        self._saving, self.unsaved = self.unsaved, {}
+        return list(self._saving.items())
 
-class AppendOperation:
-    """An append that was decided on; making it moves the accepted state."""
+    def succeeded(self) -> None:
+        """The catalog has what was taken."""
+        self._saving = {}
 
-    __slots__ = ("_data", "_extras", "_now", "_old_producer", "_old_seq", "_registry", "_stream")
-
-    def __init__(
-        self,
-        registry: Registry,
-        stream: DiskStream,
-        data: bytes,
-        extras: AppendExtras,
-        now: float,
-    ) -> None:
-        self._registry = registry
-        self._stream = stream
-        self._data = data
-        self._extras = extras
-        self._now = now
-        stream.end += len(data)
-        if extras is NOTHING_ELSE:
-            return
-        self._old_seq = stream.last_seq
-        self._old_producer: ProducerState | None = None
-        if extras.producer is not None:
-            claim = ProducerClaim(*extras.producer)
-            self._old_producer = stream.producers.get(claim.producer_id)
-            stream.producers.set(claim.producer_id, claim.state)
-            if extras.close:
-                stream.closed_by = claim
-        if extras.seq is not None:
-            stream.last_seq = extras.seq
-        if extras.close:
-            stream.closed = True
-
-    def publish(self) -> None:
-        self._registry.appended(self._stream, self._data, self._extras, self._now)
-
-    def undo(self) -> None:
-        stream = self._stream
-        stream.end -= len(self._data)
-        if self._extras is NOTHING_ELSE:
-            return
-        stream.last_seq = self._old_seq
-        if self._extras.producer is not None:
-            stream.producers.set(self._extras.producer[0], self._old_producer)
-        if self._extras.close:
-            stream.closed = False
-            stream.closed_by = None
-
-
-class DeleteOperation:
-    """A stream that was decided to be deleted."""
-
-    __slots__ = ("_registry", "_stream")
-
-    def __init__(self, registry: Registry, stream: DiskStream) -> None:
-        self._registry = registry
-        self._stream = stream
-        stream.unsettled = True
-
-    def publish(self) -> None:
-        self._stream.unsettled = False
-        self._registry.deleted(self._stream)
-
-    def undo(self) -> None:
-        self._stream.unsettled = False
+    def failed(self) -> None:
+        """Take everything back: the next checkpoint has to save it."""
+        self.unsaved = {**self._saving, **self.unsaved}
+        self._saving = {}

@@ -11,9 +11,12 @@ header is damaged.
 
 import errno
 import logging
+import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fcntl import F_GETFL, F_SETFL, fcntl
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final, NamedTuple
@@ -23,9 +26,9 @@ from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
-from headwater.storage.disk.direct import DirectFile
-from headwater.storage.disk.files import NUMBER, sync_directory
-from headwater.storage.store import FileRange, Truncated
+from headwater.storage.disk.data_directory import NUMBER
+from headwater.storage.disk.fsync import sync_directory
+from headwater.storage.stored_bytes import FileRange, Truncated
 
 log: Final = logging.getLogger("headwater.disk")
 
@@ -323,3 +326,183 @@ class SegmentFiles:
 
     def close(self) -> None:
         self._open.clear()
+
+
+# Writing a large file past the page cache.
+#
+# A segment is written once, by a thread that shares its core with the loop, and few of its bytes
+# are read soon. Through the page cache each of them would be copied into a page that has to be
+# found first, and all of them would be waited for at one sync, with the journal's syncs behind
+# them. Direct writes take a third of the processor's time and go to the disk little by little.
+
+_O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
+_ALIGNMENT: Final = 4096
+_BUFFER: Final = 1024 * 1024
+
+
+class DirectFile:
+    """A new file that is written from its start to its end."""
+
+    def __init__(self, path: Path, room: int = 0) -> None:
+        """Make the file, and take so much room for it beforehand; what is left is given back."""
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        if room:
+            try:
+                os.posix_fallocate(self._fd, 0, room)
+            except OSError:
+                os.close(self._fd)
+                path.unlink()
+                raise
+        self._set_direct(wanted=True)
+        self._buffer = mmap.mmap(-1, _BUFFER)  # direct writes want memory that begins with a page
+        self._filled = 0
+        self._written = 0
+
+    def write(self, data: Buffer) -> None:
+        """Add bytes at the end."""
+        end = self._filled + len(data)
+        if end < _BUFFER:  # most are short, and there are many
+            self._buffer[self._filled : end] = data
+            self._filled = end
+            return
+        rest = memoryview(data)
+        while rest:
+            taken = min(len(rest), _BUFFER - self._filled)
+            self._buffer[self._filled : self._filled + taken] = rest[:taken]
+            self._filled += taken
+            rest = rest[taken:]
+            if self._filled == _BUFFER:
+                self._flush(_BUFFER)
+                self._filled = 0
+
+    def finish(self) -> None:
+        """Make the file durable, and close it."""
+        size = self._written + self._filled
+        if self._filled:
+            self._flush(-(-self._filled // _ALIGNMENT) * _ALIGNMENT)
+        os.ftruncate(self._fd, size)
+        os.fsync(self._fd)
+        self.close()
+
+    def _flush(self, count: int) -> None:
+        with memoryview(self._buffer) as view:
+            done = 0
+            while done < count:
+                # A direct write may end early, but then at a boundary that the next can begin at.
+                try:
+                    done += os.pwrite(self._fd, view[done:count], self._written + done)
+                except OSError as error:
+                    if error.errno != errno.EINVAL or not self._direct:
+                        raise
+                    self._set_direct(wanted=False)
+        self._written += count
+
+    def _set_direct(self, *, wanted: bool) -> None:
+        """Ask for direct writes, or give them up; where there are none, the cache takes them."""
+        self._direct = False
+        if _O_DIRECT:
+            flags = fcntl(self._fd, F_GETFL)
+            with suppress(OSError):  # not every file system can
+                fcntl(self._fd, F_SETFL, flags | _O_DIRECT if wanted else flags & ~_O_DIRECT)
+                self._direct = wanted
+
+    def close(self) -> None:
+        """Let go of the file, whole or not; may be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._buffer.close()
+
+
+_WINDOW: Final = 1 << 20
+_SUM: Final = 4
+_EXTENT_MARK: Final = b"EXTN"
+
+
+# Segments
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file where it can't be used: the system does so only when it opens one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+class OpenSegment(NamedTuple):
+    """A segment that is held open, so that it can be read after a server has deleted it."""
+
+    number: int
+    path: Path
+    fd: int
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Read so much of the file, or up to its end."""
+        with naming(self.path):
+            return os.pread(self.fd, length, position)
+
+    def header_damage(self) -> str | None:
+        """Say what is wrong with the header of the file; a newer version is refused."""
+        try:
+            check_header(self.path, self.pread(START, 0))
+        except StoreDamaged as damage:
+            return damage.reason
+        return None
+
+    def holds(self, extent: Extent) -> bool:
+        """Tell whether an extent's own header says what the catalog says."""
+        header = self.pread(EXTENT_HEADER, extent.position - EXTENT_HEADER)
+        return parse_extent_header(header) == (extent.stream, extent.start, extent.length)
+
+    def damaged_blocks(self, extent: Extent) -> Iterator[tuple[int, int]]:
+        """Give the blocks of an extent, from byte to byte, that don't hold what they should."""
+        count = -(-extent.length // BLOCK)
+        sums = self.pread(count * _SUM, extent.position + extent.length)
+        for index in range(count):
+            first = index * BLOCK
+            last = min(first + BLOCK, extent.length)
+            block = self.pread(last - first, extent.position + first)
+            stored = sums[index * _SUM : (index + 1) * _SUM]
+            if len(block) != last - first or stored != crc32(block).to_bytes(_SUM, "little"):
+                yield first, last
+
+    def whole_length(self, extent: Extent) -> int:
+        """Tell how much of an extent is whole, from its start on."""
+        first, _ = next(self.damaged_blocks(extent), (extent.length, 0))
+        return first
+
+    def read(self, extent: Extent, length: int) -> bytes:
+        """Read an extent, up to a length."""
+        return self.pread(length, extent.position)
+
+    def extents(self) -> Iterator[Extent]:
+        """Find extents by their own headers; damaged ones are skipped."""
+        size = self.size
+        at: int | None = START
+        while at is not None and at + EXTENT_HEADER <= size:
+            found = parse_extent_header(self.pread(EXTENT_HEADER, at))
+            if found is None:
+                at = self._next_mark(at + 1, size)
+                continue
+            stream, start, length = found
+            extent = Extent(stream, start, length, self.number, at + EXTENT_HEADER)
+            yield extent
+            at = extent.position + length + -(-length // BLOCK) * _SUM
+
+    def _next_mark(self, position: int, size: int) -> int | None:
+        while position < size:
+            piece = self.pread(_WINDOW + EXTENT_HEADER, position)
+            at = piece.find(_EXTENT_MARK)
+            while at >= 0:
+                if parse_extent_header(piece[at : at + EXTENT_HEADER]) is not None:
+                    return position + at
+                at = piece.find(_EXTENT_MARK, at + 1)
+            position += _WINDOW
+        return None

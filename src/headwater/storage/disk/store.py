@@ -42,12 +42,21 @@ from headwater.protocol.refusals import (
 )
 from headwater.storage.disk.catalog import FILE as CATALOG_FILE
 from headwater.storage.disk.catalog import Catalog, CatalogFailed, CatalogFull
-from headwater.storage.disk.commits import GroupCommit
-from headwater.storage.disk.documents import KeepOperation
-from headwater.storage.disk.files import NO_ROOM, DirectoryLock, Reserve, make_directory
+from headwater.storage.disk.checkpointer import Saver
+from headwater.storage.disk.data_directory import DirectoryLock
+from headwater.storage.disk.disk_space import NO_ROOM, Reserve
+from headwater.storage.disk.fsync import make_directory, new_sync
+from headwater.storage.disk.group_commit import GroupCommit
 from headwater.storage.disk.journal import JournalWriter, journal_numbers
 from headwater.storage.disk.metrics import Metrics
-from headwater.storage.disk.reading import StoredBytes
+from headwater.storage.disk.operations import (
+    AppendOperation,
+    CreateOperation,
+    DeleteOperation,
+    KeepOperation,
+)
+from headwater.storage.disk.options import MIB, DiskOptions
+from headwater.storage.disk.read_executor import StoredBytes
 from headwater.storage.disk.records import (
     NOTHING_ELSE,
     AppendExtras,
@@ -58,16 +67,11 @@ from headwater.storage.disk.records import (
     encode_keep,
 )
 from headwater.storage.disk.recovery import recover
-from headwater.storage.disk.registry import (
-    AppendOperation,
-    CreateOperation,
-    DeleteOperation,
-    Registry,
-)
-from headwater.storage.disk.saving import MIB, DiskOptions, Saver
+from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers
-from headwater.storage.disk.streams import DiskStream
-from headwater.storage.disk.syncing import new_sync
+from headwater.storage.disk.stream import DiskStream
+from headwater.storage.notifications import Watchers
+from headwater.storage.read_path import split
 from headwater.storage.refusals import (
     AppendRefusal,
     BytesDamaged,
@@ -76,7 +80,6 @@ from headwater.storage.refusals import (
     ReadRefusal,
     StoreUnwritable,
 )
-from headwater.storage.splitting import split
 from headwater.storage.store import (
     Appended,
     Chunk,
@@ -85,7 +88,6 @@ from headwater.storage.store import (
     Store,
     StreamInfo,
 )
-from headwater.storage.watchers import Watchers
 
 log: Final = logging.getLogger("headwater.disk")
 

@@ -1,0 +1,401 @@
+"""When to save: the thresholds of a checkpoint, the files it turns to, and its thread.
+
+`checkpoint` and `compaction` know how to save; this knows when, and keeps the loop out of it.
+"""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from headwater.storage.disk import checkpoint, faults
+from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.compaction import Compactor
+from headwater.storage.disk.disk_space import NO_ROOM, Reserve, free_bytes
+from headwater.storage.disk.fsync import SyncFailed
+from headwater.storage.disk.group_commit import GroupCommit
+from headwater.storage.disk.journal import JournalWriter, drop_spares, retire
+from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.options import MIB, DiskOptions
+from headwater.storage.disk.registry import Registry
+from headwater.storage.disk.segments import (
+    SegmentFiles,
+    segment_numbers,
+    segment_path,
+)
+from headwater.storage.refusals import StoreUnwritable
+
+log: Final = logging.getLogger("headwater.disk")
+_RETRY_SECONDS: Final = 1.0
+_READERS_SECONDS: Final = 5.0
+_UNFILLED_BYTES: Final = MIB
+"""So much is written to a journal file that is only reserved; then one that is filled is due."""
+_CATALOG_ROOM: Final = 128 * 1024
+"""What the transaction behind a compaction may take."""
+_NO_RESERVE: Final = StoreUnwritable("the disk is full but for a reserve", full=True)
+
+
+class Saver:
+    """Begins checkpoints, one at a time, and what follows from them."""
+
+    def __init__(
+        self,
+        journals: Path,
+        segments: Path,
+        options: DiskOptions,
+        catalog: Catalog,
+        registry: Registry,
+        commits: GroupCommit,
+        files: SegmentFiles,
+        metrics: Metrics,
+        *,
+        reserve: Reserve,
+    ) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        self._journals = journals
+        self._segments = segments
+        self._options = options
+        self._catalog = catalog
+        self._registry = registry
+        self._commits = commits
+        self._files = files
+        self._metrics = metrics
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-save")
+        known = [number for number, _, _ in catalog.segments()]
+        self._next_segment = max([*segment_numbers(segments), *known, 0]) + 1
+        self._next_journal: JournalWriter | None = None
+        self._preparing: asyncio.Future[JournalWriter] | None = None
+        self._saving: asyncio.Future[None] | None = None
+        self._owed: checkpoint.Snapshot | None = None
+        """What could not be saved, to be tried again: the journal was turned for it already."""
+        self._undeleted: set[int] = set()
+        """Segments that nobody needs, and that could not be deleted."""
+        self._wanted = False
+        self._fills = True
+        """Whether journal files can be filled: there may be no room for it."""
+        self._failed_at = float("-inf")
+        self._trouble: StoreUnwritable | None = None
+        """Why nothing can be saved at present."""
+        self._compacted_at = float("-inf")
+        self._saved_at = float("-inf")
+        """When something was saved for readers, last."""
+        stop = partial(commits.stop, "compaction failed")
+        at_once = options.max_open_segments // 2
+        self._compactor = Compactor(
+            segments, catalog, metrics, self._forget, stop, self._last_room, at_once
+        )
+        self._closing = False
+        self._evicting = False
+        self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
+        self._reserve = reserve
+        self.stuck: StoreUnwritable | None = None if reserve.held else _NO_RESERVE
+        """Set while memory is full because nothing can be saved, or the disk is so full that there
+        is no reserve: nothing more is taken in but deletions."""
+
+    async def close(self) -> None:
+        """Save everything and stop; nothing may be handed over any more."""
+        self._closing = True
+        self._timer.cancel()
+        await self._commits.settle()
+        if self._saving is not None:
+            await self._saving
+        if self._preparing is not None:
+            await asyncio.wait([self._preparing])
+        self._give_back()
+        if self._unsaved():
+            self._begin()
+            if self._saving is not None:
+                await self._saving
+        await self._loop.run_in_executor(None, self._worker.shutdown)
+        await self._compactor.close()
+        if self._next_journal is not None:
+            self._next_journal.close()
+            self._next_journal.path.unlink()
+
+    def after_batch(self) -> None:
+        """Look whether it is time; called between two batches."""
+        registry, options = self._registry, self._options
+        journal = self._commits.journal
+        full = options.journal_bytes
+        if self._fills and not journal.is_filled:
+            full = min(full, _UNFILLED_BYTES)
+        written = max(journal.position, full * journal.records // options.journal_records)
+        if (
+            registry.unsaved_bytes >= options.tail_budget // 4
+            or len(registry.dirty) >= options.max_dirty_streams
+            or written >= full
+            or self.stuck is not None
+            or self._wanted
+        ):
+            self._begin()
+        elif written >= full // 2:
+            self._prepare(fill=True)
+        if registry.unsaved_bytes >= options.tail_budget:
+            # A checkpoint may not even have begun, for want of a file to turn to.
+            self._commits.held = self._saving is not None or self._preparing is not None
+            if not self._commits.held:
+                self.stuck = self._trouble or self.stuck
+        else:
+            self._commits.held = False
+
+    def is_still_stuck(self) -> bool:
+        """Look for room, or try another checkpoint, before anything more is taken in."""
+        if self._commits.failure is not None:
+            return False  # the next batch says that neither would help
+        if self._commits.idle and self._saving is None:
+            # Neither a deletion nor a checkpoint is using the room that the reserve gave up.
+            if self.stuck is _NO_RESERVE and self._reserve.hold():
+                self.stuck = None
+            elif self._unsaved():
+                self._begin()
+            else:
+                self._compact_again()
+        return self.stuck is not None
+
+    def make_room(self) -> bool:
+        """Give up the reserve for a deletion; tells whether there was one."""
+        if not self._reserve.release():
+            return False
+        self.stuck = _NO_RESERVE
+        return True
+
+    def save_for_readers(self) -> None:
+        """Save what is read at length from memory: from a segment it is sent with less effort."""
+        now = perf_counter()
+        if now - self._saved_at >= _READERS_SECONDS and self._commits.between_batches:
+            self._saved_at = now
+            self._begin()
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._options.checkpoint_seconds, self._tick)
+        if self._unsaved():
+            self._wanted = True  # a busy store has no other time for it than between two batches
+            if self._commits.between_batches:
+                self._begin()
+
+    def _unsaved(self) -> bool:
+        registry = self._registry
+        unsaved = registry.dirty or registry.removed or registry.documents.unsaved
+        return bool(unsaved) or self._owed is not None
+
+    def _begin(self) -> None:
+        """Turn to a new journal file, and save what the older ones hold."""
+        if self._saving is not None or self._commits.failure is not None or not self._may_try():
+            return
+        snapshot = self._owed
+        if snapshot is None or self._would_free_room():
+            if not self._commits.journal.is_empty and not self._turn():
+                return
+            self._give_back()
+            snapshot = checkpoint.take(self._registry, self._commits.journal.number)
+        self._owed = None
+        self._wanted = False
+        self._saving = self._loop.create_future()
+        self._worker.submit(self._save, snapshot, self._new_segment())
+
+    def _new_segment(self) -> int:
+        self._next_segment += 1
+        return self._next_segment - 1
+
+    def _compact(self) -> None:
+        self._compactor.begin(self._new_segment)
+
+    def _compact_again(self) -> None:
+        """Look now and then whether something can be freed, although nothing was saved."""
+        now = perf_counter()
+        if now - self._compacted_at >= _RETRY_SECONDS:
+            self._compacted_at = now
+            self._compact()
+
+    def _last_room(self) -> int:
+        """Say how much a compaction may use of a full disk; in its thread."""
+        if self.stuck is None or not self.stuck.full:
+            return 0
+        self._reserve.release()
+        return max(0, free_bytes(self._segments) - _CATALOG_ROOM)
+
+    def _may_try(self) -> bool:
+        return self._closing or perf_counter() - self._failed_at >= _RETRY_SECONDS
+
+    def _would_free_room(self) -> bool:
+        """Tell whether what was deleted since may be what a checkpoint lacks the room for.
+
+        Otherwise what is owed is tried again as it is: each turn leaves one more journal file.
+        """
+        return bool(self._registry.removed) and self._trouble is not None and self._trouble.full
+
+    def _give_back(self) -> None:
+        """Have the next checkpoint save what is owed, with all that came since."""
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            checkpoint.failed(owed, self._registry)
+
+    def _turn(self) -> bool:
+        """Turn to a new journal file, so that the older ones hold just what is to be saved."""
+        if self._next_journal is None:
+            if not self._closing or self._preparing is not None:
+                self._wanted = True  # it begins once there is a file to turn to
+                # Where little is written, filling a file would be most of the work.
+                busy = self._commits.journal.position >= _UNFILLED_BYTES // 2
+                self._prepare(fill=busy and self._fills)
+                return False
+            try:
+                self._next_journal = self._new_journal(fill=False)
+            except OSError as error:
+                log.error("no last checkpoint, the journal keeps everything error=%s", error)  # noqa: TRY400 - the error says it all
+                return False
+        self._commits.journal.close()
+        self._commits.journal = self._next_journal
+        self._next_journal = None
+        return True
+
+    def _save(self, snapshot: checkpoint.Snapshot, segment: int) -> None:
+        """Run in the worker's thread."""
+        unused: list[int] = []
+        error: Exception | None = None
+        try:
+            unused = self._write(snapshot, segment)
+        except Exception as failure:  # noqa: BLE001 - told to the loop
+            error = failure
+        else:
+            self._retire(snapshot.journal_from)
+        self._loop.call_soon_threadsafe(self._saved, snapshot, unused, error)
+
+    def _retire(self, before: int) -> None:
+        """Let go of journal files: those that can't go now are tried with the next checkpoint's."""
+        faults.reach("journal-before-delete")
+        try:
+            retire(self._journals, before)
+        except OSError as error:
+            log.error("journal files that are not needed stay for now error=%s", error)  # noqa: TRY400 - the error says it all
+        faults.reach("journal-deleted")
+
+    def _write(self, snapshot: checkpoint.Snapshot, segment: int) -> list[int]:
+        save = partial(
+            checkpoint.write, snapshot, self._segments, segment, self._catalog, self._metrics
+        )
+        try:
+            return save()
+        except OSError as error:
+            if error.errno not in NO_ROOM or not self._reserve.release():
+                raise
+            # It may free more than it takes.
+            return save()
+
+    def _saved(
+        self,
+        snapshot: checkpoint.Snapshot,
+        unused: list[int],
+        error: Exception | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._succeeded(snapshot, unused)
+            else:
+                self._failed(snapshot, error)
+        except Exception as failure:  # noqa: BLE001 - what is in memory is not known any more
+            self._commits.stop("what was saved can't be let go of", failure)
+        finally:
+            saving, self._saving = self._saving, None
+            if saving is not None:
+                saving.set_result(None)
+            self._commits.release()
+
+    def _succeeded(self, snapshot: checkpoint.Snapshot, unused: list[int]) -> None:
+        checkpoint.succeeded(snapshot, self._registry, self._catalog)
+        self._metrics.checkpoints += 1
+        self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
+        self._trouble = None
+        self._forget([*unused, *self._undeleted])
+        self.evict_soon()
+        self.stuck = None if self._hold_reserve() else _NO_RESERVE
+        self._compact()
+
+    def _failed(self, snapshot: checkpoint.Snapshot, error: Exception) -> None:
+        self._owed = snapshot
+        if self._closing:
+            self._give_back()
+        if isinstance(error, SyncFailed):
+            self._commits.stop("checkpoint failed", error)
+            return
+        log.error("checkpoint failed, the journal keeps everything error=%s", error)
+        self._try_later(f"a checkpoint failed: {error}", error)
+        if self.stuck is None and not self._reserve.held:
+            self.stuck = _NO_RESERVE
+        self._compact_again()
+
+    def _try_later(self, reason: str, error: BaseException) -> None:
+        """Pause, and take in no more than the budget until it has worked."""
+        self._failed_at = perf_counter()
+        full = isinstance(error, OSError) and error.errno in NO_ROOM
+        self._trouble = StoreUnwritable(reason, full=full)
+        if self._registry.unsaved_bytes >= self._options.tail_budget:
+            self.stuck = self._trouble
+
+    def _hold_reserve(self) -> bool:
+        if self._reserve.held or self._reserve.hold():
+            return True
+        with suppress(OSError):  # then there is less room, which is looked at next
+            drop_spares(self._journals)
+        return self._reserve.hold()
+
+    def evict_soon(self) -> None:
+        """Let go of streams that nobody uses: not now, since the caller may hold one."""
+        if not self._evicting:
+            self._evicting = True
+            self._loop.call_soon(self._evict)
+
+    def _evict(self) -> None:
+        self._evicting = False
+        if self._registry.evict(self._options.max_loaded_streams) and not self._closing:
+            self.evict_soon()
+
+    def _forget(self, segments: list[int]) -> None:
+        """Delete segments: from here on nobody on the loop can look them up any more.
+
+        One that can't be deleted is tried again behind the next checkpoint, and at a start.
+        """
+        self._files.forget(segments)
+        for number in segments:
+            try:
+                segment_path(self._segments, number).unlink(missing_ok=True)
+            except OSError as error:
+                log.error("a segment that is not needed stays for now error=%s", error)  # noqa: TRY400 - the error says it all
+                self._undeleted.add(number)
+            else:
+                self._undeleted.discard(number)
+
+    def _new_journal(self, *, fill: bool) -> JournalWriter:
+        number = self._commits.journal.number + 1
+        return JournalWriter(self._journals, number, self._options.journal_bytes, fill=fill)
+
+    def _prepare(self, *, fill: bool) -> None:
+        """Have the next journal file made ready beside the loop."""
+        if self._next_journal is None and self._preparing is None and not self._closing:
+            if not self._may_try():
+                return
+            make = partial(self._new_journal, fill=fill)
+            self._preparing = self._loop.run_in_executor(self._worker, make)
+            self._preparing.add_done_callback(partial(self._prepared, fill))
+
+    def _prepared(self, fill: bool, preparing: "asyncio.Future[JournalWriter]") -> None:
+        self._preparing = None
+        error = preparing.exception()
+        if isinstance(error, SyncFailed):
+            # Its name may never get to the disk, whatever a second attempt says.
+            self._commits.stop("the next journal file was not synced", error)
+        elif error is not None:
+            log.error("no next journal file error=%s", error)
+            self._try_later(f"there is no next journal file: {error}", error)
+        else:
+            self._next_journal = preparing.result()
+            if fill:
+                self._fills = self._next_journal.is_filled
+            if self._wanted and self._commits.between_batches and not self._closing:
+                self._begin()
+        if self._saving is None:
+            self._commits.release()

@@ -1,0 +1,394 @@
+"""Reading journal files, whole or not.
+
+A batch that is not whole was never acknowledged if no whole one follows it: it is torn, and cut
+off. If one does follow, the batch had been synced, and is damaged.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from zlib_ng.zlib_ng import crc32, crc32_combine
+
+from headwater.errors import NewerFormat, StoreDamaged
+from headwater.storage.disk.journal import (
+    BATCH,
+    BATCH_HEADER,
+    BATCH_MAGIC,
+    CRC,
+    FILE_HEADER,
+    HEADER_COPY,
+    MAGIC,
+    START,
+    VERSION,
+    ZEROS,
+    seed_for,
+)
+from headwater.storage.disk.records import (
+    APPEND,
+    CREATE,
+    DELETE,
+    HEADER,
+    KEEP,
+    MAX_LENGTH,
+    MIN_LENGTH,
+    stream_of,
+)
+
+_SEARCHED: Final = 1 << 20
+"""So far behind a lost header a record is looked for: each start looks through what is left of an
+older file, and all of it takes more than a second."""
+
+_BATCH_MARK: Final = re.compile(rb"BTCH(?=.{8}[\x00-\x0f]\x00{3})", re.DOTALL)
+"""With a sequence below 2^36: clients may have written the magic alone as often as it fits."""
+
+
+class Entry(NamedTuple):
+    """A record where it stands in a journal file."""
+
+    position: int
+    body: bytes
+
+    @property
+    def end(self) -> int:
+        return self.position + HEADER.size + len(self.body)
+
+
+class Damage(NamedTuple):
+    """A place in a journal file that does not hold what its checksum says."""
+
+    position: int
+    end: int
+    """Where what can be read begins again, or the end of the file."""
+    torn: bool
+    """Nothing whole follows: this is a batch whose write never finished."""
+
+
+def check_header(path: Path) -> None:
+    """Refuse a file that is not a journal, or one of a newer version."""
+    number = _number_in_header(path)
+    if number != int(path.stem):
+        raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
+
+
+def never_used(path: Path) -> bool:
+    """Tell a file that was being made ready when the process died: its header is not its own."""
+    try:
+        number = _number_in_header(path)
+    except StoreDamaged:
+        with path.open("rb") as file:
+            return not file.read(START).strip(b"\0")
+    return number < int(path.stem)
+
+
+def _number_in_header(path: Path) -> int:
+    header = _header_of(path)
+    found = _parse_header(path, header[:HEADER_COPY])
+    if found is None or header[:HEADER_COPY] != header[HEADER_COPY:]:
+        raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
+    return found[0]
+
+
+def _header_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(START)
+
+
+def _parse_header(path: Path, header: bytes) -> tuple[int, int] | None:
+    """Read one copy of a header: number and salt, or None if it is none."""
+    if len(header) != HEADER_COPY:
+        return None
+    magic, version, salt, number = FILE_HEADER.unpack_from(header)
+    (crc,) = CRC.unpack_from(header, FILE_HEADER.size)
+    if magic != MAGIC or crc != crc32(header[: FILE_HEADER.size]):
+        return None
+    if version > VERSION:
+        raise NewerFormat(str(path), version, VERSION)
+    return number, salt
+
+
+def seed_of(path: Path) -> int | None:
+    """Give what the checksums of a file start from, by either copy of its header."""
+    header = _header_of(path)
+    for copy in (header[:HEADER_COPY], header[HEADER_COPY:]):
+        found = _parse_header(path, copy)
+        if found is not None and found[0] == int(path.stem):
+            return seed_for(*found)
+    return None
+
+
+def read_journal(path: Path) -> Iterator[Entry | Damage]:
+    """Read a file from the start: whole records, and the places between them that are none.
+
+    Records of a torn batch are not given, even those that are whole.
+    """
+    seed = seed_of(path)
+    with path.open("rb") as file:
+        fd = file.fileno()
+        size = os.fstat(fd).st_size
+        if seed is None:
+            yield Damage(0, size, torn=False)
+            return
+        position = START
+        sequence = 0
+        while position < size:
+            length = _batch_at(fd, position, seed, sequence)
+            if length is None:
+                following = _next_batch(fd, position + 1, size, seed, sequence)
+                if following is None:
+                    # Zeros, or what is left of an older file, unless a record of this one is there.
+                    rest = _rest(fd, position, size)
+                    if any(True for _ in whole_records(rest, seed, until=_SEARCHED)):
+                        yield Damage(position, size, torn=True)
+                    return
+                yield from _salvaged(_read(fd, position, following[0]), position, seed)
+                position, sequence = following
+                continue
+            position += BATCH_HEADER
+            yield from _records(fd, position, position + length, size, seed, sequence)
+            position += length
+            sequence += 1
+
+
+def salvage(path: Path, damage: Damage) -> Iterator[Entry | Damage]:
+    """Read a damaged part of a file: the whole records in it, and what is between them."""
+    seed = seed_of(path)
+    if seed is None:
+        yield damage
+        return
+    with path.open("rb") as file:
+        part = _read(file.fileno(), damage.position, damage.end)
+    yield from _salvaged(part, damage.position, seed)
+
+
+def _salvaged(part: bytes, position: int, seed: int) -> Iterator[Entry | Damage]:
+    at = 0
+    for start, body in whole_records(part, seed):
+        entry = Entry(position + start, body)
+        if start > at:
+            yield Damage(position + at, entry.position, torn=False)
+        yield entry
+        at = entry.end - position
+    if at < len(part):
+        yield Damage(position + at, position + len(part), torn=False)
+
+
+def _records(
+    fd: int, position: int, end: int, size: int, seed: int, sequence: int
+) -> Iterator[Entry | Damage]:
+    """Read the records of one batch."""
+    batch = _read(fd, position, end)
+    found: list[Entry] = []
+    at = 0
+    while at < end - position:
+        body = _record_in(batch, at, seed)
+        if body is None:
+            break
+        found.append(Entry(position + at, body))
+        at += HEADER.size + len(body)
+    if at == end - position:
+        yield from found
+    elif _next_batch(fd, position, size, seed, sequence + 1) is None:
+        yield Damage(position - BATCH_HEADER, size, torn=True)
+    else:
+        # How long a damaged record is can't be known: its length may be what is damaged.
+        yield from found
+        yield from _salvaged(batch[at:], position + at, seed)
+
+
+def _read(fd: int, position: int, end: int) -> bytes:
+    """Read a part of a file, or less of it at the file's end; one call gives 2 GiB at most."""
+    pieces = []
+    while position < end and (piece := os.pread(fd, end - position, position)):
+        pieces.append(piece)
+        position += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _rest(fd: int, position: int, size: int) -> bytes:
+    """Read a file to its end, without the zeros that it was filled with."""
+    pieces = [_read(fd, at, min(at + len(ZEROS), size)) for at in range(position, size, len(ZEROS))]
+    while pieces and pieces[-1] == ZEROS[: len(pieces[-1])]:
+        pieces.pop()
+    return b"".join(pieces)
+
+
+def _batch_at(fd: int, position: int, seed: int, least: int) -> int | None:
+    """Give the length of the batch that begins here, if one does that is not too old."""
+    found = _batch_in(os.pread(fd, BATCH_HEADER, position), 0, seed, least)
+    return None if found is None else found[0]
+
+
+def _batch_in(part: bytes, at: int, seed: int, least: int) -> tuple[int, int] | None:
+    """Give length and sequence of the batch that begins here, if one does that is not too old."""
+    if len(part) < at + BATCH_HEADER:
+        return None
+    magic, length, sequence = BATCH.unpack_from(part, at)
+    (crc,) = CRC.unpack_from(part, at + BATCH.size)
+    if magic != BATCH_MAGIC or sequence < least or crc != crc32(part[at : at + BATCH.size], seed):
+        return None
+    return length, sequence
+
+
+def _next_batch(fd: int, position: int, size: int, seed: int, least: int) -> tuple[int, int] | None:
+    """Look for a whole batch header further on: its position and its sequence."""
+    window = 1 << 20
+    while position < size:
+        piece = os.pread(fd, window + BATCH_HEADER, position)
+        for match in _BATCH_MARK.finditer(piece):
+            found = _batch_in(piece, match.start(), seed, least)
+            if found is not None:
+                return position + match.start(), found[1]
+        position += window
+    return None
+
+
+def _record_in(batch: bytes, at: int, seed: int) -> bytes | None:
+    """Give the body of the record that begins here, if it is whole."""
+    first = at + HEADER.size
+    if first > len(batch):
+        return None
+    length, crc = HEADER.unpack_from(batch, at)
+    if not MIN_LENGTH <= length < MAX_LENGTH:
+        return None
+    body = batch[first : first + length]
+    return body if len(body) == length and crc32(body, seed) == crc else None
+
+
+# Finding whole records among bytes that are not all what they should be.
+#
+# A record is known by its checksum, which starts from the seed of its file: what only looks like
+# one, in the data of an append or in what is left of an older file, is not taken for it. Clients
+# choose their data, and any number of places in it may look like the beginning of a long record.
+# So a long checksum is not computed over each of them, but put together from two: those of
+# everything up to where the record begins, and up to where it ends.
+
+# A kind that there is, and a stream number below 2^56.
+_MARK: Final = re.compile(rb"[\x01-\x04](?=.{7}\x00)", re.DOTALL)
+_SHORT: Final = 16 * 1024
+_STEP: Final = 4096
+
+
+def whole_records(part: bytes, seed: int, until: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Give the records that are whole, and where they begin: anywhere, or up to a position."""
+    sums = _Sums(part)
+    last = len(part) if until is None else until + HEADER.size
+    match = _MARK.search(part, HEADER.size)
+    while match is not None:
+        first = match.start()
+        if first > last:
+            return
+        length, crc = HEADER.unpack_from(part, first - HEADER.size)
+        end = first + length
+        following = first + 1
+        if MIN_LENGTH <= length < MAX_LENGTH and end <= len(part):
+            if length > _SHORT:
+                found = crc32_combine(seed ^ sums.upto(first), sums.upto(end), length)
+            else:
+                found = crc32(part[first:end], seed)
+            if found == crc:
+                yield first - HEADER.size, part[first:end]
+                following = end + HEADER.size
+        match = _MARK.search(part, following)
+
+
+class _Sums:
+    """Checksums of everything up to a position; those of some positions are kept."""
+
+    def __init__(self, part: bytes) -> None:
+        self._part = memoryview(part)
+        self._kept = [0]
+
+    def upto(self, end: int) -> int:
+        whole = end // _STEP
+        while len(self._kept) <= whole:
+            at = (len(self._kept) - 1) * _STEP
+            self._kept.append(crc32(self._part[at : at + _STEP], self._kept[-1]))
+        return crc32(self._part[whole * _STEP : end], self._kept[whole])
+
+
+_BATCH_START: Final = b"BTCH"
+_MOST_NAMED: Final = 5
+_MAX_STREAM: Final = 2**56
+"""No stream has such a number; SQLite takes none that is much larger."""
+_KINDS: Final = (CREATE, APPEND, DELETE, KEEP)
+
+
+# Journals
+
+
+class Torn(NamedTuple):
+    """A write that never finished, at the very end of the journal: the next start cuts it off."""
+
+    position: int
+
+
+def read_journals(files: list[Path]) -> Iterator[tuple[Path, Entry | Damage | Torn]]:
+    """Read journal files in order, oldest first."""
+    for index, path in enumerate(files):
+        for item in read_journal(path):
+            if (
+                isinstance(item, Damage)
+                and item.torn
+                and not any(map(has_records, files[index + 1 :]))
+            ):
+                yield path, Torn(item.position)
+            elif isinstance(item, Damage) and item.torn:
+                yield from ((path, part) for part in salvage(path, item))
+            else:
+                yield path, item
+
+
+def has_records(path: Path) -> bool:
+    """Tell whether a journal file holds a whole record."""
+    return not never_used(path) and any(isinstance(item, Entry) for item in read_journal(path))
+
+
+class Owners(NamedTuple):
+    """Whose the records in a damaged place were, by their own headers, which may be damaged too."""
+
+    streams: list[int]
+    complete: bool
+    """The headers account for all of the place."""
+
+
+def owners(path: Path, damage: Damage) -> Owners:
+    """Go from header to header through a damaged place, as far as their lengths lead."""
+    found: list[int] = []
+    at = damage.position
+    with path.open("rb") as file:
+        fd = file.fileno()
+        if os.pread(fd, len(_BATCH_START), at) == _BATCH_START or damage.end - at == BATCH_HEADER:
+            at += BATCH_HEADER
+        while at < damage.end:
+            head = os.pread(fd, HEADER.size + MIN_LENGTH, at)
+            if len(head) < HEADER.size + MIN_LENGTH or head[HEADER.size] not in _KINDS:
+                break
+            number = stream_of(head[HEADER.size :])
+            if number >= _MAX_STREAM:
+                break
+            if head[HEADER.size] != KEEP:
+                found.append(number)
+            length, _ = HEADER.unpack_from(head)
+            at += HEADER.size + length
+    return Owners(found, complete=at == damage.end)
+
+
+class Named(NamedTuple):
+    """A stream by its number, and by its path where that is known."""
+
+    stream: int
+    path: str | None
+
+    def __str__(self) -> str:
+        return f"stream {self.stream}" + ("" if self.path is None else f", {self.path}")
+
+
+def whose(*streams: Named) -> str:
+    """Name the streams that something is about: a few of them, and how many more there are."""
+    names = [str(stream) for stream in streams[:_MOST_NAMED]]
+    if len(streams) > len(names):
+        names.append(f"and {len(streams) - len(names)} more")
+    return f" ({'; '.join(names)})" if names else ""

@@ -1,0 +1,237 @@
+"""A consistent copy of a data directory, while a server may go on writing to it.
+
+A view of the directory is taken (see `view`, which also argues why its parts fit together): the
+journal and the catalog are copied by it, and its segments are held open, so nothing that a
+checkpoint or a compaction does meanwhile matters. Then the segments are linked or copied, and the
+journal's last file is cut behind its last whole batch. What a server finds in the copy is what it
+would have found if the first one had been killed when the view was taken: every append that had
+been acknowledged by then is there, and each stream is a prefix of the truth.
+
+The catalog gets its name last, once all else is durable. A backup that was broken off has none. So
+that it can't be mistaken for a whole one, even if that was at its very beginning, a journal file is
+the first thing in it: no store begins anew where there is one without a catalog.
+"""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headwater.errors import StoreDamaged, StoreError
+from headwater.storage.disk import catalog, faults
+from headwater.storage.disk.fsync import make_directory, sync_directory, sync_file
+from headwater.storage.disk.journal import START, JournalWriter, journal_numbers, journal_path
+from headwater.storage.disk.journal_reader import (
+    Damage,
+    Entry,
+    Torn,
+    check_header,
+    never_used,
+    read_journal,
+    read_journals,
+)
+from headwater.storage.disk.offline.check import Progress, no_progress
+from headwater.storage.disk.offline.view import (
+    View,
+    open_segments,
+    read_only,
+    require_data,
+    room_in,
+    take_view,
+)
+from headwater.storage.disk.recovery import Living
+from headwater.storage.disk.segments import Extent, OpenSegment, naming, segment_path
+
+_PIECE: Final = 4 << 20
+_MARK: Final = 0
+"""The number of a journal file that no store has; it holds nothing."""
+
+
+class Copied(msgspec.Struct):
+    """What a backup holds."""
+
+    streams: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+    linked: int = 0
+    """How many of the segments share their bytes with the original."""
+    journal_bytes: int = 0
+    catalog_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.segment_bytes + self.journal_bytes + self.catalog_bytes
+
+
+def backup(
+    folder: Path, target: Path, progress: Progress = no_progress, *, link: bool = True
+) -> Copied:
+    """Copy a data directory to one that does not exist, or is empty."""
+    require_data(folder)
+    advice = "make some there, or choose another target"
+    with room_in(target, "the backup", advice), _new_folder(target):
+        scratch = target / "unfinished"
+        faults.reach("backup-begun")
+        with take_view(folder, scratch) as view:
+            if view.catalog is None:
+                raise StoreDamaged(str(view.folder / catalog.FILE), 0, view.catalog_error)
+            copied = Copied()
+            _copy_segments(view, target / "segments", copied, progress, link=link)
+            _copy_journals(view, target / "journal", copied, view.catalog)
+            for part in (target / "segments", target / "journal"):
+                sync_directory(part)
+            faults.reach("backup-copied")
+            _copy_catalog(view.catalog, target, copied)
+        shutil.rmtree(scratch)
+        sync_directory(target)
+        _verify(target, folder)
+    return copied
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[None]:
+    """Make a folder for a block, and leave nothing behind if that fails."""
+    existed = target.exists()
+    if existed and (not target.is_dir() or any(target.iterdir())):
+        raise StoreError(f"'{target}' is there already, and is not an empty directory.")
+    make_directory(target)
+    try:
+        make_directory(target / "journal")
+        journal_path(target / "journal", _MARK).touch()
+        sync_directory(target / "journal")
+        make_directory(target / "segments")
+        yield
+    except BaseException:
+        (target / catalog.FILE).unlink(missing_ok=True)  # first: from here on it is not whole
+        for path in target.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        if not existed:
+            target.rmdir()
+        raise
+
+
+def _copy_segments(
+    view: View, folder: Path, copied: Copied, progress: Progress, *, link: bool
+) -> None:
+    if view.missing_segments:
+        missing = segment_path(view.folder / "segments", view.missing_segments[0])
+        raise StoreDamaged(str(missing), 0, "the file is missing")
+    total = sum(file.size for file in view.segments.values())
+    for number, file in sorted(view.segments.items()):
+        if (reason := file.header_damage()) is not None:
+            raise StoreDamaged(str(file.path), 0, reason)
+        path = segment_path(folder, number)
+        size = file.size
+        if link and _linked(file, path):
+            copied.linked += 1
+        else:
+            _copy(file, path, lambda done: progress(copied.segment_bytes + done, total))
+        copied.segments += 1
+        copied.segment_bytes += size
+        progress(copied.segment_bytes, total)
+
+
+def _linked(file: OpenSegment, path: Path) -> bool:
+    """Share a segment's bytes, if both lie on one file system and it is still there."""
+    try:
+        os.link(file.path, path)
+    except OSError:
+        return False
+    # A server that was started anew may have given the number to another segment.
+    if path.stat().st_ino != os.fstat(file.fd).st_ino:
+        path.unlink()
+        return False
+    return True
+
+
+def _copy(segment: OpenSegment, path: Path, told: Callable[[int], None]) -> None:
+    position = 0
+    with path.open("wb") as file:
+        while piece := segment.pread(_PIECE, position):
+            with naming(path):
+                file.write(piece)
+            position += len(piece)
+            told(position)
+    sync_file(path)
+
+
+def _copy_journals(view: View, folder: Path, copied: Copied, its_catalog: Path) -> None:
+    """Take over whole batches only."""
+    originals = view.folder / "journal"
+    if view.missing_journals:
+        missing = journal_path(originals, view.missing_journals[0])
+        raise StoreDamaged(str(missing), 0, "the file is missing")
+    files = list(view.journals)
+    while files and never_used(files[-1]):
+        files.pop()
+    ends = dict.fromkeys(files, START)
+    for path in files:
+        try:
+            check_header(path)
+        except StoreDamaged as damage:
+            raise StoreDamaged(str(originals / path.name), 0, damage.reason) from None
+    for path, item in read_journals(files):
+        if isinstance(item, Damage):
+            reason = "a record there does not hold what its checksum says"
+            raise StoreDamaged(str(originals / path.name), item.position, reason)
+        if not isinstance(item, Torn):
+            ends[path] = item.end
+    for path, end in ends.items():
+        os.truncate(path, end)
+        path.rename(folder / path.name)
+        sync_file(folder / path.name)
+        copied.journal_bytes += end
+    if not ends:  # the first was just being made ready
+        with closing(read_only(its_catalog.parent, live=False)) as db:
+            query = "SELECT value FROM meta WHERE key = 'journal_from'"
+            (number,) = db.execute(query).fetchone()
+        JournalWriter(folder, int(number), 0).close()
+    journal_path(folder, _MARK).unlink()
+
+
+def _copy_catalog(path: Path, target: Path, copied: Copied) -> None:
+    sync_file(path)
+    copied.catalog_bytes = path.stat().st_size
+    path.rename(target / catalog.FILE)
+    with closing(read_only(target, live=False)) as db:
+        copied.streams = _count(db, target / "journal")
+
+
+def _count(db: sqlite3.Connection, journals: Path) -> int:
+    living = Living(db)
+    for number in journal_numbers(journals):
+        for item in read_journal(journal_path(journals, number)):
+            if isinstance(item, Entry):
+                living.follow(item.body)
+    return living.count
+
+
+def _verify(target: Path, folder: Path) -> None:
+    """Open the copy, and see that everything it needs is there."""
+    with closing(read_only(target, live=False)) as db, ExitStack() as held:
+        meta = dict(db.execute("SELECT key, value FROM meta"))
+        numbers = journal_numbers(target / "journal")
+        first = int(meta["journal_from"])
+        if numbers != list(range(first, first + len(numbers))) or not numbers:
+            raise StoreDamaged(str(journal_path(target / "journal", first)), 0, "it is not whole")
+        for number in numbers:
+            check_header(journal_path(target / "journal", number))
+        wanted = [number for (number,) in db.execute("SELECT id FROM segments")]
+        files = open_segments(target, wanted, held)
+        for number in wanted:
+            if number not in files:
+                missing = segment_path(target / "segments", number)
+                raise StoreDamaged(str(missing), 0, "the file is missing")
+        for row in db.execute("SELECT stream, start, length, segment, position FROM extents"):
+            extent = Extent(*row)
+            if not files[extent.segment].holds(extent):
+                file = segment_path(folder / "segments", extent.segment)
+                raise StoreDamaged(str(file), extent.position, "the header of an extent is damaged")

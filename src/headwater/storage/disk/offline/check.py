@@ -1,0 +1,416 @@
+"""Checking a data directory: every checksum, and whether its files agree with each other.
+
+A view of the directory is taken, so a server may go on meanwhile. Nothing is changed.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import accumulate, groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headwater.errors import StoreDamaged
+from headwater.storage.disk import catalog
+from headwater.storage.disk.catalog import end_of
+from headwater.storage.disk.journal import journal_path
+from headwater.storage.disk.journal_reader import (
+    Damage,
+    Named,
+    Torn,
+    check_header,
+    never_used,
+    owners,
+    read_journals,
+    whose,
+)
+from headwater.storage.disk.offline.catalog_repair import read_no_rows
+from headwater.storage.disk.offline.view import View, is_full, read_only, room_in, take_view
+from headwater.storage.disk.records import (
+    AppendRecord,
+    CreateRecord,
+    DamagedRecord,
+    KeepRecord,
+    Record,
+    decode,
+    stream_of,
+)
+from headwater.storage.disk.recovery import Living
+from headwater.storage.disk.segments import (
+    EXTENT_HEADER,
+    Extent,
+    OpenSegment,
+    segment_numbers,
+    segment_path,
+)
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes are done, of how many."""
+
+_MAX_MESSAGES: Final = 100
+_STEPS: Final = 100_000
+"""Of SQLite's machine, after which a query tells that it goes on."""
+
+
+def no_progress(_done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One damage: where it is, what it is, and whose."""
+
+    file: str
+    """Relative to the data directory."""
+    what: str
+    position: int | None = None
+    streams: tuple[Named, ...] = ()
+
+    def __str__(self) -> str:
+        where = self.file if self.position is None else f"{self.file}, byte {self.position}"
+        return f"{where}: {self.what}{whose(*self.streams)}"
+
+
+class Report(msgspec.Struct):
+    """What a check has found."""
+
+    damages: list[Finding] = []
+    notes: list[str] = []
+    streams: int = 0
+    extents: int = 0
+    segments: int = 0
+    journals: int = 0
+    records: int = 0
+    catalog_damaged: bool = False
+    """The catalog itself is damaged, not only what it lists."""
+    journals_missing: bool = False
+    broken_streams: set[int] = set()
+    """Streams whose extents are damaged or don't fit together."""
+
+
+def check(folder: Path, progress: Progress = no_progress, *, live: bool | None = None) -> Report:
+    """Verify every checksum of a data directory."""
+    advice = "make some, or set TMPDIR to a folder with more"
+    with (
+        room_in(Path(tempfile.gettempdir()), "copies of the journal and the catalog", advice),
+        tempfile.TemporaryDirectory(prefix="headwater-check-") as scratch,
+        take_view(folder, Path(scratch), live=live) as view,
+    ):
+        return Check(view, progress).run()
+
+
+class Check:
+    """One check of one view."""
+
+    def __init__(self, view: View, progress: Progress) -> None:
+        self._view = view
+        self._progress = progress
+        self._report = Report()
+        self._done = 0
+        self._catalog_bytes = 0 if view.catalog is None else view.catalog.stat().st_size
+        self._total = (
+            self._catalog_bytes
+            + sum(file.size for file in view.segments.values())
+            + sum(path.stat().st_size for path in view.journals)
+        )
+        self._db: sqlite3.Connection | None = None
+        self._created: dict[int, str] = {}
+        """Paths of the streams that were created in the journal."""
+
+    def run(self) -> Report:
+        self._look()
+        self._tell(self._total)
+        return self._report
+
+    def _look(self) -> None:
+        view, report = self._view, self._report
+        report.segments = len(view.segments)
+        report.journals = len(view.journals)
+        if view.catalog is None:
+            self._catalog_damage(view.catalog_error)
+            self._missing_journals()
+            self._journals()
+            return
+        with closing(read_only(view.catalog.parent, live=False)) as self._db:
+            self._db.set_progress_handler(lambda: self._tell(0), _STEPS)
+            try:
+                self._integrity()
+                self._tell(self._catalog_bytes)
+                self._missing_journals()
+                self._segments()
+                self._streams()
+                self._journals()
+            except sqlite3.DatabaseError as error:
+                if is_full(error):
+                    raise
+                self._catalog_damage(str(error))
+        self._orphans()
+
+    def _found(
+        self,
+        file: Path | str,
+        what: str,
+        position: int | None = None,
+        *streams: int,
+    ) -> None:
+        name = file if isinstance(file, str) else str(file.relative_to(self._view.folder))
+        numbers = [stream for stream in dict.fromkeys(streams) if stream]  # documents have none
+        named = tuple(Named(stream, self._path(stream)) for stream in numbers)
+        self._report.damages.append(Finding(name, what, position, named))
+
+    def _path(self, stream: int) -> str | None:
+        if stream in self._created:
+            return self._created[stream]
+        if self._db is None:
+            return None
+        row = self._db.execute("SELECT path FROM streams WHERE id = ?", (stream,)).fetchone()
+        return None if row is None else row[0]
+
+    def _tell(self, done: int) -> None:
+        """Tell how far it is, which is never less than before."""
+        self._done = max(self._done, done)
+        self._progress(self._done, self._total)
+
+    # The catalog
+
+    def _catalog_damage(self, what: str) -> None:
+        self._report.catalog_damaged = True
+        self._found(catalog.FILE, what)
+
+    def _integrity(self) -> None:
+        assert self._db is not None  # noqa: S101 - set by `run`
+        read_no_rows(self._db)
+        for (message,) in self._db.execute(f"PRAGMA integrity_check({_MAX_MESSAGES})").fetchall():
+            if message != "ok":
+                self._catalog_damage(f"SQLite says: {message}")
+
+    def _streams(self) -> None:
+        """Each stream's extents follow each other from its start to its end."""
+        assert self._db is not None  # noqa: S101 - set by `run`
+        rows = self._db.execute(
+            f"SELECT id, start, {end_of()}, source FROM streams ORDER BY id"  # noqa: S608 - ours
+        )
+        extents = groupby(
+            self._db.execute("SELECT stream, start, length FROM extents ORDER BY stream, start"),
+            key=itemgetter(0),
+        )
+        owner, runs = next(extents, (None, iter(())))
+        for number, start, end, source in rows:
+            while owner is not None and owner < number:
+                self._catalog_damage(f"it lists bytes of stream {owner}, which it does not know")
+                owner, runs = next(extents, (None, iter(())))
+            at = start
+            if owner == number:
+                for _, first, length in runs:
+                    if first != at:
+                        self._broken(number, f"bytes {at} to {first} are not listed in their order")
+                    at = first + length
+                owner, runs = next(extents, (None, iter(())))
+            if at != end:
+                self._broken(number, f"bytes {at} to {end} are not listed")
+            if not source and start:
+                self._broken(number, f"it begins at byte {start} without being a fork")
+        while owner is not None:
+            self._catalog_damage(f"it lists bytes of stream {owner}, which it does not know")
+            owner, runs = next(extents, (None, iter(())))
+        for what, query in _RULES:
+            for row in self._db.execute(query):
+                self._catalog_damage(what.format(*row))
+
+    def _broken(self, stream: int, what: str) -> None:
+        self._report.broken_streams.add(stream)
+        self._found(catalog.FILE, what, None, stream)
+
+    # Segments
+
+    def _segments(self) -> None:
+        view = self._view
+        for number in view.missing_segments:
+            path = segment_path(view.folder / "segments", number)
+            self._found(path, "the file is missing")
+            for extent in self._extents_in(number):
+                self._damaged_extent(extent, path, extent.position, extent.start, extent.end)
+        for number, file in sorted(view.segments.items()):
+            reason = file.header_damage()
+            extents = self._extents_in(number)
+            if reason is not None:
+                self._found(file.path, reason, 0)
+                self._report.broken_streams.update(extent.stream for extent in extents)
+            before = self._done
+            for extent in extents:
+                self._extent(file, extent)
+                self._tell(before + min(extent.position + extent.length, file.size))
+            self._tell(before + file.size)
+
+    def _extents_in(self, number: int) -> list[Extent]:
+        assert self._db is not None  # noqa: S101 - set by `run`
+        query = (
+            "SELECT stream, start, length, segment, position FROM extents "
+            "WHERE segment = ? ORDER BY position"
+        )
+        return [Extent(*row) for row in self._db.execute(query, (number,))]
+
+    def _extent(self, file: OpenSegment, extent: Extent) -> None:
+        self._report.extents += 1
+        if extent.length <= 0 or extent.position < EXTENT_HEADER:
+            self._broken(extent.stream, f"its extent at byte {extent.start} can't be")
+            return
+        if not file.holds(extent):
+            what = f"the header of the extent of bytes {extent.start} to {extent.end} is damaged"
+            self._report.broken_streams.add(extent.stream)
+            self._found(file.path, what, extent.position - EXTENT_HEADER, extent.stream)
+        for first, last in file.damaged_blocks(extent):
+            self._damaged_extent(
+                extent,
+                file.path,
+                extent.position + first,
+                extent.start + first,
+                extent.start + last,
+            )
+
+    def _damaged_extent(
+        self, extent: Extent, file: Path, position: int, begin: int, end: int
+    ) -> None:
+        self._report.broken_streams.add(extent.stream)
+        self._found(file, f"bytes {begin} to {end} are damaged", position, extent.stream)
+
+    def _orphans(self) -> None:
+        folder = self._view.folder / "segments"
+        unknown = set(segment_numbers(folder)) - set(self._view.segments)
+        if unknown and not self._view.live:
+            self._report.notes.append(
+                f"{len(unknown)} segments are of no use; the next start deletes them: "
+                + ", ".join(segment_path(folder, number).name for number in sorted(unknown))
+            )
+
+    # The journal
+
+    def _missing_journals(self) -> None:
+        view = self._view
+        self._report.journals_missing = bool(view.missing_journals)
+        for number in view.missing_journals:
+            self._found(journal_path(view.folder / "journal", number), "the file is missing")
+
+    def _journals(self) -> None:
+        ends = Ends(self._db)
+        living = Living(self._db)
+        folder = Path("journal")
+        files = list(self._usable_journals())
+        sizes = accumulate((path.stat().st_size for path in files), initial=self._done)
+        before = dict(zip(files, sizes, strict=False))
+        for path, item in read_journals(files):
+            self._tell(before[path] + item.position)
+            name = str(folder / path.name)
+            if isinstance(item, Torn):
+                if not self._view.live:
+                    self._report.notes.append(
+                        f"{name}, byte {item.position}: a write that never finished; "
+                        "the next start cuts it off."
+                    )
+            elif isinstance(item, Damage):
+                what = f"bytes {item.position} to {item.end} don't hold what their checksum says"
+                self._found(name, what, item.position, *owners(path, item).streams)
+            else:
+                self._report.records += 1
+                living.follow(item.body)
+                wrong = self._follow(ends, item.body)
+                if wrong is not None and self._db is not None:
+                    self._found(name, wrong, item.position, stream_of(item.body))
+        self._report.streams = living.count
+
+    def _follow(self, ends: "Ends", body: bytes) -> str | None:
+        try:
+            record = decode(body)
+        except DamagedRecord as error:
+            return str(error)
+        if isinstance(record, CreateRecord):
+            self._created[record.stream] = record.meta.path
+        return ends.follow(record)
+
+    def _usable_journals(self) -> Iterator[Path]:
+        for path in self._view.journals:
+            try:
+                if never_used(path):
+                    continue
+                check_header(path)
+            except StoreDamaged as damage:
+                self._found(f"journal/{path.name}", damage.reason, 0)
+            yield path
+
+
+_RULES: Final = (
+    (
+        "stream {0} is a fork of stream {1}, which is not there",
+        """SELECT f.id, f.source FROM streams f LEFT JOIN streams s ON s.id = f.source
+        WHERE f.source != 0 AND s.id IS NULL""",
+    ),
+    (
+        "stream {0} begins behind the end of stream {1}, which it is a fork of",
+        f"""SELECT f.id, f.source FROM streams f JOIN streams s ON s.id = f.source
+        WHERE f.start > {end_of("s")}""",  # noqa: S608 - ours
+    ),
+    (
+        "stream {0} has {1} forks, not {2}",
+        """SELECT s.id, count(f.id), s.forks FROM streams s LEFT JOIN streams f ON f.source = s.id
+        GROUP BY s.id HAVING count(f.id) != s.forks""",
+    ),
+    (
+        "stream {0} is newer than the newest that was counted",
+        "SELECT id FROM streams WHERE id >= (SELECT value FROM meta WHERE key = 'next_epoch')",
+    ),
+    (
+        "it lists producers of stream {0}, which it does not know",
+        "SELECT DISTINCT stream FROM producers WHERE stream NOT IN (SELECT id FROM streams)",
+    ),
+    (
+        "{1} bytes of segment {0} are in use, not {2}",
+        """SELECT s.id, coalesce(sum(e.length), 0), s.live FROM segments s
+        LEFT JOIN extents e ON e.segment = s.id
+        GROUP BY s.id HAVING coalesce(sum(e.length), 0) != s.live""",
+    ),
+    (
+        "it lists bytes in segment {0}, which it does not know",
+        "SELECT DISTINCT segment FROM extents WHERE segment NOT IN (SELECT id FROM segments)",
+    ),
+)
+"""What must hold in the catalog, as queries for what breaks it."""
+
+
+_END: Final = f"SELECT {end_of()} FROM streams WHERE id = ?"  # noqa: S608 - ours
+
+
+class Ends:
+    """Follows where each stream ends as the journal goes on."""
+
+    def __init__(self, db: sqlite3.Connection | None) -> None:
+        self._db = db
+        self._ends: dict[int, int] = {}
+
+    def _end(self, stream: int) -> int | None:
+        if stream not in self._ends and self._db is not None:
+            row = self._db.execute(_END, (stream,)).fetchone()
+            if row is not None:
+                self._ends[stream] = row[0]
+        return self._ends.get(stream)
+
+    def follow(self, record: Record) -> str | None:
+        """Go on by one record; says why it can't be applied, if so."""
+        if isinstance(record, CreateRecord):
+            meta = record.meta
+            self._ends[record.stream] = meta.at + len(record.data)
+            if meta.source and self._end(meta.source) is None:
+                return f"it makes a fork of stream {meta.source}, which is not known"
+            return None
+        if isinstance(record, KeepRecord):
+            return None
+        end = self._end(record.stream)
+        if end is None:
+            return "it belongs to a stream that is not known"
+        if isinstance(record, AppendRecord) and record.start >= end:
+            self._ends[record.stream] = record.start + len(record.data)
+            if record.start > end:
+                return f"bytes {end} to {record.start} before it are missing"
+        return None

@@ -1,0 +1,150 @@
+"""Figures of a data directory: how much is where, and what the engine measured."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from zlib_ng.zlib_ng import crc32
+
+from headwater.errors import NewerFormat, StoreDamaged
+from headwater.storage.disk import catalog
+from headwater.storage.disk.journal import CRC, FILE_HEADER, HEADER_COPY
+from headwater.storage.disk.offline.catalog_repair import HIDDEN
+from headwater.storage.disk.offline.view import is_running, read_only, require_data
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What `headwater info` tells; counts are those of the last checkpoint."""
+
+    directory: str
+    running: bool
+    process: int | None
+    streams: int
+    deleted_streams: int
+    """Deleted, and kept for their forks."""
+    cut_streams: int
+    """Streams that a repair has cut, and that go on under a new number."""
+    closed_streams: int
+    forks: int
+    stream_bytes: int
+    producers: int
+    extents: int
+    extents_per_stream_mean: float
+    extents_per_stream_max: int
+    segments: int
+    segment_bytes: int
+    """What the files hold."""
+    segment_live_bytes: int
+    """What of it belongs to streams."""
+    journal_files: int
+    journal_bytes: int
+    """What the files take up, with space that is reserved."""
+    journal_from: int
+    catalog_bytes: int
+    formats: dict[str, int]
+    """The newest that there is of each kind of file."""
+    metrics: dict[str, Any]
+    """As the engine saved them at its last checkpoint, or when it recovered."""
+
+
+def figures(folder: Path) -> Figures:
+    """Read the figures of a data directory, whether or not a server runs on it."""
+    require_data(folder)
+    running = is_running(folder)
+    try:
+        with closing(read_only(folder, live=running)) as db:
+            return _figures(folder, db, running=running)
+    except (sqlite3.DatabaseError, KeyError) as error:
+        raise StoreDamaged(str(folder / catalog.FILE), 0, f"SQLite says: {error}") from error
+
+
+def _figures(folder: Path, db: sqlite3.Connection, *, running: bool) -> Figures:
+    meta = dict(db.execute("SELECT key, value FROM meta"))
+    if meta["version"] > catalog.VERSION:
+        raise NewerFormat(str(folder / catalog.FILE), meta["version"], catalog.VERSION)
+    streams, closed, forks = db.execute(
+        "SELECT count(*), coalesce(sum(closed), 0), coalesce(sum(origin IS NOT NULL), 0) "
+        "FROM streams WHERE NOT deleted"
+    ).fetchone()
+    kept, cut = db.execute(
+        "SELECT count(*), coalesce(sum(path GLOB ?), 0) FROM streams WHERE deleted",
+        (HIDDEN.format("*"),),
+    ).fetchone()
+    (size,) = db.execute("SELECT coalesce(sum(length), 0) FROM extents").fetchone()
+    extents, most, owners = db.execute(
+        "SELECT coalesce(sum(n), 0), coalesce(max(n), 0), count(*) "
+        "FROM (SELECT count(*) AS n FROM extents GROUP BY stream)"
+    ).fetchone()
+    count, stored, live = db.execute(
+        "SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(live), 0) FROM segments"
+    ).fetchone()
+    (producers,) = db.execute("SELECT count(*) FROM producers").fetchone()
+    journals = _sizes(folder / "journal", "*")
+    return Figures(
+        directory=str(folder),
+        running=running,
+        process=_process(folder) if running else None,
+        streams=streams,
+        deleted_streams=kept - cut,
+        cut_streams=cut,
+        closed_streams=closed,
+        forks=forks,
+        stream_bytes=size,
+        producers=producers,
+        extents=extents,
+        extents_per_stream_mean=round(extents / owners, 2) if owners else 0.0,
+        extents_per_stream_max=most,
+        segments=count,
+        segment_bytes=stored,
+        segment_live_bytes=live,
+        journal_files=len(journals),
+        journal_bytes=sum(journals),
+        journal_from=int(meta["journal_from"]),
+        catalog_bytes=sum(_sizes(folder, f"{catalog.FILE}*")),
+        formats={
+            "catalog": int(meta["version"]),
+            **_newest("journal", folder / "journal", "*.log"),
+            **_newest("segments", folder / "segments", "*.seg"),
+        },
+        metrics=json.loads(meta.get("metrics") or "{}"),
+    )
+
+
+def _sizes(folder: Path, pattern: str) -> list[int]:
+    """Give the sizes of files, some of which may just be vanishing."""
+    sizes = []
+    for path in folder.glob(pattern):
+        try:
+            sizes.append(path.stat().st_size)
+        except FileNotFoundError:
+            continue
+    return sizes
+
+
+def _newest(kind: str, folder: Path, pattern: str) -> dict[str, int]:
+    """Read the formats of all files of a kind, of which there may be none."""
+    versions = [version for path in folder.glob(pattern) if (version := _version(path)) is not None]
+    return {kind: max(versions)} if versions else {}
+
+
+def _version(path: Path) -> int | None:
+    """Read the format of a journal file or a segment, whose headers are alike; None if damaged."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_COPY)
+    except FileNotFoundError:
+        return None
+    if len(header) < HEADER_COPY or header[FILE_HEADER.size :] != CRC.pack(
+        crc32(header[: FILE_HEADER.size])
+    ):
+        return None
+    version: int = FILE_HEADER.unpack_from(header)[1]
+    return version
+
+
+def _process(folder: Path) -> int | None:
+    text = (folder / "LOCK").read_text(encoding="ascii", errors="replace").strip()
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,196 @@
+"""Replaying a damaged journal: what can't be applied is dropped, and told.
+
+An append behind one that was dropped would leave a hole in its stream, so it is dropped as well;
+other streams are not affected.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headwater.errors import StoreDamaged
+from headwater.storage.disk.journal_reader import (
+    Damage,
+    Named,
+    Torn,
+    check_header,
+    never_used,
+    owners,
+    read_journals,
+    whose,
+)
+from headwater.storage.disk.offline.catalog_repair import guess
+from headwater.storage.disk.records import (
+    AppendRecord,
+    CreateMeta,
+    CreateRecord,
+    DamagedRecord,
+    DeleteRecord,
+    KeepRecord,
+    Record,
+    decode,
+)
+from headwater.storage.disk.registry import Registry
+from headwater.storage.disk.stream import DiskStream
+from headwater.storage.stored_bytes import ByteLog
+
+RECOVERED: Final = "recovered/{}"
+
+
+class Found(NamedTuple):
+    """Bytes of a stream that nobody knows the path of."""
+
+    start: int
+    end: int
+    content_type: str
+
+
+class SalvagingReplay:
+    """Applies the records that can be applied, in the order of the journal."""
+
+    def __init__(self, registry: Registry, found: dict[int, Found], now: float) -> None:
+        self._registry = registry
+        self._found = found
+        self._now = now
+        self._lost: Counter[tuple[int, str]] = Counter()
+        self._lost_bytes: Counter[int] = Counter()
+        self.dropped: list[str] = []
+        self.recovered: list[str] = []
+        self.holed: set[int] = set()
+        """Streams that have lost, or may have lost, what came behind their end."""
+
+    def run(self, files: list[Path], told: Callable[[int], None]) -> None:
+        """Apply all that journal files hold."""
+        for path, item in read_journals(list(self._usable(files))):
+            name = f"journal/{path.name}, byte {item.position}"
+            if isinstance(item, Torn):
+                self.dropped.append(f"{name}: a write that never finished is cut off.")
+            elif isinstance(item, Damage):
+                self._damage(path, item)
+            else:
+                told(len(item.body))
+                self._record(name, item.body)
+        for number in list(self._found):
+            self._materialise(number)
+        for (number, path_of), count in self._lost.items():
+            stream = whose(Named(number, path_of or None))
+            self.dropped.append(
+                f"{count} appends with {self._lost_bytes[number]} bytes{stream} are dropped: they "
+                "lie behind what is lost."
+            )
+
+    def _usable(self, files: list[Path]) -> Iterator[Path]:
+        for path in files:
+            try:
+                if never_used(path):
+                    continue
+                check_header(path)
+            except StoreDamaged:
+                pass  # its records may be whole all the same
+            yield path
+
+    def _damage(self, path: Path, damage: Damage) -> None:
+        """Drop a place that holds no record, and say whose it was as far as that can be known."""
+        known, complete = owners(path, damage)
+        named = []
+        for number in dict.fromkeys(known):
+            stream = self._registry.numbered(number)
+            if stream is None:
+                complete = complete and number in self._found
+            else:
+                self.holed.add(number)
+            named.append(whose(Named(number, None if stream is None else stream.path)))
+        line = (
+            f"journal/{path.name}, bytes {damage.position} to {damage.end}: what does not hold its "
+            f"checksum is dropped{','.join(named)}."
+        )
+        if not complete:
+            line += " It can't be known whether more streams have lost something there."
+        self.dropped.append(line)
+
+    def _record(self, name: str, body: bytes) -> None:
+        try:
+            self._apply(decode(body))
+        except DamagedRecord as error:
+            self.dropped.append(f"{name}: the record is dropped, {error}.")
+
+    def _apply(self, record: Record) -> None:
+        if isinstance(record, CreateRecord):
+            self._create(record)
+            return
+        if isinstance(record, KeepRecord):
+            self._registry.documents.kept(record.documents)
+            return
+        stream = self._registry.numbered(record.stream)
+        if isinstance(record, DeleteRecord):
+            if stream is not None and not stream.deleted:
+                self._registry.deleted(stream)
+            self._found.pop(record.stream, None)
+            return
+        if stream is None and (record.stream in self._found or not record.start):
+            self._found.setdefault(record.stream, Found(0, 0, guess(record.data)))
+            stream = self._materialise(record.stream)
+        if stream is None or record.start > stream.log.end:
+            self._lose(record, stream)
+            return
+        # Bytes that a segment has already are not taken twice, but what came with them may be new.
+        data = b"" if record.start < stream.log.end else record.data
+        self._registry.appended(stream, data, record.extras, record.now)
+
+    def _lose(self, record: AppendRecord, stream: DiskStream | None) -> None:
+        self._lost[record.stream, "" if stream is None else stream.path] += 1
+        self._lost_bytes[record.stream] += len(record.data)
+        if stream is not None:
+            self.holed.add(record.stream)
+
+    def _create(self, record: CreateRecord) -> None:
+        registry = self._registry
+        registry.next_epoch = max(registry.next_epoch, record.stream + 1)
+        if registry.numbered(record.stream) is not None:
+            return
+        other = registry.at(record.meta.path)
+        if other is not None:  # that it was deleted is what has been lost
+            registry.deleted(other)
+            if other.forks:
+                self._rename(other)
+        stream = registry.make(record.stream, record.meta)
+        data = record.data
+        found = self._found.pop(record.stream, None)
+        if found is not None:
+            stream.log = ByteLog(found.end)
+            stream.new = False
+            data = data[max(0, found.end - record.meta.at) :]
+        registry.put(stream)
+        registry.created(stream, data, closed=record.meta.closed)
+
+    def _rename(self, stream: DiskStream) -> None:
+        self._registry.drop(stream)
+        stream.path = self._free_path(stream.number)
+        self._registry.put(stream)
+
+    def _materialise(self, number: int) -> DiskStream:
+        """Make a stream of bytes that nobody knows the path of."""
+        registry = self._registry
+        found = self._found.pop(number)
+        path = self._free_path(number)
+        meta = CreateMeta(
+            path, found.content_type, None, None, None, closed=False, now=self._now, at=found.start
+        )
+        stream = registry.make(number, meta)
+        stream.log = ByteLog(found.end)
+        stream.new = False
+        registry.next_epoch = max(registry.next_epoch, number + 1)
+        registry.put(stream)
+        registry.created(stream, b"", closed=False)
+        self.recovered.append(
+            f"Stream {number} lost its path and its settings: it is now {path}, "
+            f"{found.content_type}."
+        )
+        return stream
+
+    def _free_path(self, number: int) -> str:
+        path = RECOVERED.format(number)
+        while self._registry.at(path) is not None:
+            path += "-"
+        return path

@@ -1,0 +1,303 @@
+"""A data directory as it is at one moment, while a server may be writing to it.
+
+The catalog is the anchor. A read transaction on it shows one checkpoint: which segments hold which
+bytes, and from which journal file on the journal belongs to it. Within that transaction
+
+- the *journal* files from that one on are copied, the newest first. A server turns to the next file
+  only between two batches: if the copy of a file holds a batch, the file before it had its last one
+  by then, and is copied after that. So the copies hold one unbroken run of batches, which reaches
+  at least up to what was acknowledged when the copying began. The newest batch may have been caught
+  half written: it is a torn one, as after a crash.
+- the *segments* are opened. They never change, and stay readable once they are open, even if a
+  compaction deletes them.
+- then the journal's first file is asked for again, outside of the transaction. Files are deleted,
+  or written over, only after a checkpoint has been committed that no longer needs them. If the
+  answer is the same, no such checkpoint was committed before the copies were made, and they are
+  good; otherwise all of this is done anew, and likewise if a segment was gone although the catalog
+  has changed since. If the catalog has not changed, the file is missing.
+- at last the catalog itself is copied, as the transaction sees it.
+
+So catalog, segments and journal of a view fit together, as if the server had been killed.
+"""
+
+import fcntl
+import os
+import resource
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from headwater.errors import NewerFormat, StoreError
+from headwater.storage.disk import catalog, journal
+from headwater.storage.disk.disk_space import NO_ROOM
+from headwater.storage.disk.journal import ZEROS, journal_numbers, journal_path
+from headwater.storage.disk.journal_reader import Damage, never_used, read_journal, seed_of
+from headwater.storage.disk.segments import OpenSegment, naming, segment_numbers, segment_path
+
+_TRIES: Final = 200
+_COPY_TRIES: Final = 5
+_PAUSE: Final = 0.02
+_SPARE_FILES: Final = 32
+_PIECE: Final = 64 * 1024
+_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+
+class View(msgspec.Struct):
+    """The files that belong together."""
+
+    folder: Path
+    live: bool
+    """A server runs on the directory."""
+    catalog: Path | None
+    """A copy of the catalog, or None if it can't be read."""
+    catalog_error: str
+    journals: list[Path]
+    """Copies, oldest first."""
+    segments: dict[int, OpenSegment]
+    missing_journals: list[int]
+    missing_segments: list[int]
+
+
+class _State(NamedTuple):
+    version: int
+    journal_from: int
+    next_epoch: int
+    segments: list[int]
+
+
+def require_data(folder: Path) -> None:
+    """Refuse a directory that no server has ever used."""
+    if not folder.is_dir():
+        raise StoreError(f"There is no directory '{folder}'.")
+    parts = (folder / catalog.FILE, folder / "journal", folder / "segments")
+    if not any(part.exists() for part in parts):
+        raise StoreError(f"'{folder}' is not a data directory: it holds no {catalog.FILE}.")
+
+
+def is_running(folder: Path) -> bool:
+    """Tell whether a server holds the lock of a directory."""
+    try:
+        fd = os.open(folder / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def read_only(folder: Path, *, live: bool) -> sqlite3.Connection:
+    """Open the catalog without ever changing it."""
+    path = folder / catalog.FILE
+    log = path.with_name(f"{path.name}-wal")
+    # With nothing in the write-ahead log there is no need for the files of shared memory that
+    # SQLite would leave behind. A server that starts right now writes to that log first.
+    alone = not live and (not log.exists() or not log.stat().st_size)
+    mode = "immutable=1" if alone else "mode=ro"
+    url = f"file:{quote(str(path))}?{mode}"
+    connection = sqlite3.connect(url, uri=True, isolation_level=None, timeout=30)
+    connection.text_factory = any_text
+    return connection
+
+
+def any_text(raw: bytes) -> str:
+    """Read a text column; damaged bytes in one must not keep the rest from being read."""
+    return raw.decode("utf-8", "replace")
+
+
+def is_full(error: Exception) -> bool:
+    """Tell an error that more room would help against."""
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM
+    return getattr(error, "sqlite_errorcode", None) in _FULL
+
+
+@contextmanager
+def room_in(folder: Path, what: str, advice: str) -> Iterator[None]:
+    """Say where room is lacking for what a block writes, and what to do about it."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        if not is_full(error):
+            raise
+        raise StoreError(f"There is not enough room in '{folder}' for {what}: {advice}.") from error
+
+
+@contextmanager
+def take_view(folder: Path, scratch: Path, *, live: bool | None = None) -> Iterator[View]:
+    """Hold a view for a block; copies of the catalog and the journal are put into `scratch`."""
+    require_data(folder)
+    running = is_running(folder) if live is None else live
+    (scratch / "journal").mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        yield _take(folder, scratch, held, live=running)
+
+
+def _take(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> View:
+    damaged = 0
+    for _ in range(_TRIES):
+        try:
+            view = _take_once(folder, scratch, held, live=live)
+        except sqlite3.DatabaseError as error:
+            if is_full(error):
+                raise
+            (scratch / catalog.FILE).unlink(missing_ok=True)
+            held.close()
+            return _without_catalog(folder, scratch, held, str(error), live=live)
+        if view is not None:
+            if not live or damaged == _COPY_TRIES or not any(map(_looks_damaged, view.journals)):
+                return view
+            damaged += 1
+        held.close()
+        time.sleep(_PAUSE)
+    raise StoreError(
+        f"'{folder}' changes faster than it can be looked at: try again when less is written."
+    )
+
+
+def _take_once(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> View | None:
+    if not (folder / catalog.FILE).exists():
+        raise sqlite3.DatabaseError("the file is missing")
+    with closing(read_only(folder, live=live)) as connection:
+        with room_in(folder, "what SQLite needs to read the catalog", "make some"):
+            connection.execute("BEGIN")
+            state = _state(connection)
+        if state.version > catalog.VERSION:
+            raise NewerFormat(str(folder / catalog.FILE), state.version, catalog.VERSION)
+        first = state.journal_from
+        numbers = [number for number in journal_numbers(folder / "journal") if number >= first]
+        journals = _copy_journals(folder, scratch, numbers)
+        least = first if state.next_epoch > 1 else first - 1
+        missing_journals = sorted({*range(first, max([*numbers, least]) + 1)} - set(journals))
+        segments = open_segments(folder, state.segments, held)
+        missing_segments = sorted(set(state.segments) - set(segments))
+        if live:
+            with closing(read_only(folder, live=live)) as later:
+                now = _state(later)
+            missing = missing_journals or missing_segments
+            if now.journal_from != first or (missing and now != state):
+                return None
+        with closing(sqlite3.connect(scratch / catalog.FILE, isolation_level=None)) as target:
+            connection.backup(target)
+    return View(
+        folder=folder,
+        live=live,
+        catalog=scratch / catalog.FILE,
+        catalog_error="",
+        journals=[journals[number] for number in sorted(journals)],
+        segments=segments,
+        missing_journals=missing_journals,
+        missing_segments=missing_segments,
+    )
+
+
+def _state(connection: sqlite3.Connection) -> _State:
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    try:
+        known = [int(meta[key]) for key in ("version", "journal_from", "next_epoch")]
+    except (KeyError, TypeError, ValueError) as error:
+        raise sqlite3.DatabaseError(f"the table meta can't be used: {error!r}") from error
+    rows = connection.execute("SELECT id FROM segments ORDER BY id")
+    return _State(known[0], known[1], known[2], [number for (number,) in rows])
+
+
+def _without_catalog(
+    folder: Path, scratch: Path, held: ExitStack, error: str, *, live: bool
+) -> View:
+    numbers = journal_numbers(folder / "journal")
+    journals = _copy_journals(folder, scratch, numbers)
+    wanted = set(range(numbers[0], numbers[-1])) if numbers else set()
+    return View(
+        folder=folder,
+        live=live,
+        catalog=None,
+        catalog_error=error,
+        journals=[journals[number] for number in sorted(journals)],
+        segments=open_segments(folder, segment_numbers(folder / "segments"), held),
+        missing_journals=sorted(wanted - set(journals)),
+        missing_segments=[],
+    )
+
+
+def _copy_journals(folder: Path, scratch: Path, numbers: list[int]) -> dict[int, Path]:
+    """Copy the journal files that are there, the newest first."""
+    for stale in (scratch / "journal").iterdir():
+        stale.unlink()
+    copies = {}
+    for number in sorted(numbers, reverse=True):
+        original = journal_path(folder / "journal", number)
+        copy = journal_path(scratch / "journal", number)
+        try:
+            copy_file(original, copy)
+        except FileNotFoundError:
+            continue
+        _refuse_newer(copy, original)
+        copies[number] = copy
+    return copies
+
+
+def copy_file(original: Path, copy: Path) -> None:
+    """Copy a file; zeros, which a journal file is filled with, take no room in the copy."""
+    with original.open("rb", buffering=0) as old, copy.open("wb") as new:
+        while True:
+            with naming(original):
+                piece = old.read(_PIECE)
+            if not piece:
+                break
+            with naming(copy):
+                if piece == ZEROS[: len(piece)]:
+                    new.seek(len(piece), os.SEEK_CUR)
+                else:
+                    new.write(piece)
+        new.truncate()
+
+
+def _refuse_newer(copy: Path, original: Path) -> None:
+    """Refuse a journal file of a newer version, by the name that is known outside."""
+    try:
+        seed_of(copy)
+    except NewerFormat as error:
+        raise NewerFormat(str(original), error.version, journal.VERSION) from None
+
+
+def _looks_damaged(path: Path) -> bool:
+    """Tell a damaged copy: a batch that was written while it was copied looks so as well."""
+    return not never_used(path) and any(
+        isinstance(item, Damage) and not item.torn for item in read_journal(path)
+    )
+
+
+def open_segments(folder: Path, numbers: list[int], held: ExitStack) -> dict[int, OpenSegment]:
+    """Open the segments that are there, until the stack is closed."""
+    _allow_files(len(numbers))
+    opened = {}
+    for number in numbers:
+        path = segment_path(folder / "segments", number)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        held.callback(os.close, fd)
+        opened[number] = OpenSegment(number, path, fd)
+    return opened
+
+
+def _allow_files(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = sum(1 for _ in Path("/dev/fd").iterdir()) + count + _SPARE_FILES
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        if hard != resource.RLIM_INFINITY and wanted > hard:
+            raise StoreError(
+                f"{wanted} files have to be open at once, and {hard} are allowed: "
+                "raise the limit with 'ulimit -n'."
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,139 @@
+"""Where the bytes of a stream are: inherited from a source, in segments, or still in memory."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, cast
+
+from headwater.errors import StreamDamaged
+from headwater.protocol.framing import Buffer
+from headwater.protocol.offsets import Now, Offset, PositionRefusal
+from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.registry import Registry
+from headwater.storage.disk.segments import SegmentFiles
+from headwater.storage.disk.stream import DiskStream
+from headwater.storage.read_path import read_chunk
+from headwater.storage.store import Chunk
+from headwater.storage.stored_bytes import Part
+
+_FROM_FILE_BYTES: Final = 256 * 1024
+"""From here on a range is better sent from its file than read."""
+_END_BYTES: Final = 64
+_COPIED_BYTES: Final = 1024 * 1024
+"""So much is read at once of what was not checked yet, or can't be sent from its file."""
+
+
+class StoredBytes:
+    """Reads durable bytes; raises `StreamDamaged` where they are not what was written."""
+
+    def __init__(self, registry: Registry, catalog: Catalog, files: SegmentFiles) -> None:
+        self._registry = registry
+        self._catalog = catalog
+        self._files = files
+
+    def chunk(
+        self, stream: DiskStream, start: Offset | Now, limit: int, *, files: bool = False
+    ) -> Chunk | PositionRefusal:
+        """Read up to a limit from an offset on, and end between messages."""
+        return read_chunk(
+            stream.info(),
+            stream.lineage,
+            partial(self.slice, stream),
+            start,
+            limit,
+            _StreamFiles(self, stream) if files else None,
+        )
+
+    def at_once(self, stream: DiskStream, begin: int, most: int) -> int:
+        """Say how much to read at once: little of what is copied, or has to be checked first.
+
+        The loop waits for that. What was checked before is most likely in the system's memory.
+        """
+        if begin >= stream.log.start:
+            return most
+        upto = begin
+        copied = 0
+        if begin >= stream.start:
+            for extent in self._catalog.extents(stream.number, begin, begin + most):
+                file = self._files.opened(extent.segment)
+                if file is None:
+                    break
+                checked = file.checked_until(extent, upto)
+                if not self._is_lent(checked - upto):
+                    copied += checked - upto
+                if copied > _COPIED_BYTES:
+                    break
+                upto = checked
+                if upto < extent.end:
+                    break
+        return min(most, max(upto - begin, _COPIED_BYTES))
+
+    def _is_lent(self, length: int) -> bool:
+        """Tell whether bytes that follow each other in a segment are sent from there."""
+        return length >= _FROM_FILE_BYTES and self._files.may_lend
+
+    def joined(self, stream: DiskStream, begin: int, end: int) -> bytes:
+        """Give the bytes of a short range in one piece."""
+        return b"".join(self.slice(stream, begin, end))
+
+    def slice(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
+        """Give the bytes of a range as they lie."""
+        return cast("list[Buffer]", self.parts(stream, begin, end, files=False))
+
+    def parts(self, stream: DiskStream, begin: int, end: int, *, files: bool) -> list[Part]:
+        """Give the bytes of a range as they lie or, where they are long, where they lie."""
+        if begin >= stream.log.start:
+            return list(stream.log.slice(begin, end))
+        parts: list[list[Part]] = []
+        # From the end of the range back to its beginning, up the chain of sources.
+        while True:
+            if end > stream.log.start:
+                first = max(begin, stream.log.start)
+                parts.append(list(stream.log.slice(first, end)))
+                end = first
+            if end > stream.start and begin < end:
+                first = max(begin, stream.start)
+                parts.append(self._from_segments(stream, first, end, files=files))
+                end = first
+            if begin >= end:
+                break
+            source = self._registry.numbered(stream.source)
+            assert source is not None  # noqa: S101 - a source stays while it has forks
+            stream = source
+        return [part for some in reversed(parts) for part in some]
+
+    def _from_segments(
+        self, stream: DiskStream, begin: int, end: int, *, files: bool
+    ) -> list[Part]:
+        parts: list[Part] = []
+        for extent in self._catalog.extents(stream.number, begin, end):
+            if extent.end <= begin:
+                continue
+            try:
+                file = self._files.get(extent.segment)
+            except FileNotFoundError as missing:
+                raise StreamDamaged(missing.filename, 0, stream.number) from missing
+            upto = min(end, extent.end)
+            if files and self._is_lent(upto - begin):
+                # All but the end, which a reader may have to look at.
+                parts.append(file.range(extent, begin, upto - _END_BYTES))
+                begin = upto - _END_BYTES
+            parts.append(file.read(extent, begin, upto))
+            begin = upto
+        if begin < end:
+            where = f"{self._catalog.path} (bytes {begin} to {end} of the stream are not listed)"
+            raise StreamDamaged(where, 0, stream.number)
+        return parts
+
+
+class _StreamFiles:
+    """One stream's bytes, for one read."""
+
+    def __init__(self, stored: StoredBytes, stream: DiskStream) -> None:
+        self._stored = stored
+        self._stream = stream
+
+    def limit(self, begin: int, most: int) -> int:
+        return self._stored.at_once(self._stream, begin, most)
+
+    def parts(self, begin: int, end: int) -> Sequence[Part]:
+        return self._stored.parts(self._stream, begin, end, files=True)

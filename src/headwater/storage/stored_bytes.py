@@ -1,0 +1,135 @@
+"""Stored bytes: a growing run of them in memory, and ranges that still lie in files.
+
+New bytes go to an open block; a block that is full is sealed and from then on handed out as views.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from headwater.protocol.framing import Buffer
+
+SEAL_AT = 256 * 1024
+LARGE = 16 * 1024
+
+
+class ByteLog:
+    """Bytes from `start` to `end`, in a stream's own count."""
+
+    __slots__ = ("_ends", "_open", "_sealed", "end", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        self._sealed: list[bytes] = []
+        self._ends: list[int] = []
+        self._open = bytearray()
+
+    def append(self, data: bytes) -> None:
+        """Add bytes at the end."""
+        if len(data) >= LARGE:
+            # Not worth copying: it becomes a block of its own.
+            if self._open:
+                self._seal()
+            self.end += len(data)
+            self._sealed.append(data)
+            self._ends.append(self.end)
+            return
+        self._open += data
+        self.end += len(data)
+        if len(self._open) >= SEAL_AT:
+            self._seal()
+
+    def _seal(self) -> None:
+        self._sealed.append(bytes(self._open))
+        self._ends.append(self.end)
+        self._open = bytearray()
+
+    def slice(self, start: int, end: int) -> list[Buffer]:
+        """Give the bytes of a range that lies within the log, as one or more buffers."""
+        if start >= end:
+            return []
+        buffers: list[Buffer] = []
+        index = bisect_right(self._ends, start)
+        while index < len(self._sealed) and start < end:
+            block = self._sealed[index]
+            base = self._ends[index] - len(block)
+            upto = min(end, self._ends[index])
+            whole = start == base and upto == self._ends[index]
+            buffers.append(block if whole else memoryview(block)[start - base : upto - base])
+            start = upto
+            index += 1
+        if start < end:
+            # The open block still grows, and a view would pin it: copy.
+            base = self.end - len(self._open)
+            with memoryview(self._open) as view:
+                buffers.append(bytes(view[start - base : end - base]))
+        return buffers
+
+    def drop_before(self, position: int) -> None:
+        """Forget the bytes before a position."""
+        while self._ends and self._ends[0] <= position:
+            del self._ends[0], self._sealed[0]
+        if self._ends:
+            block = self._sealed[0]
+            surplus = position - (self._ends[0] - len(block))
+            if surplus > 0:
+                self._sealed[0] = block[surplus:]
+        else:
+            surplus = position - (self.end - len(self._open))
+            if surplus > 0:
+                del self._open[:surplus]
+        self.start = max(self.start, min(position, self.end))
+
+
+class Truncated(OSError):
+    """A file ended before its bytes did."""
+
+
+class FileRange:
+    """Stored bytes that still lie in a file, and can be sent from there."""
+
+    __slots__ = ("_length", "_owner", "fd", "position")
+
+    def __init__(self, owner: object, fd: int, position: int, length: int) -> None:
+        self._owner = owner
+        """Keeps the file open."""
+        self.fd = fd
+        self.position = position
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def behind(self, count: int) -> "FileRange":
+        """Give what follows the first `count` bytes."""
+        return FileRange(self._owner, self.fd, self.position + count, self._length - count)
+
+    def first(self, count: int) -> "FileRange":
+        """Give the first `count` bytes."""
+        return FileRange(self._owner, self.fd, self.position, min(count, self._length))
+
+    def read(self) -> bytes:
+        """Bring them into memory."""
+        data = os.pread(self.fd, self._length, self.position)
+        if len(data) != self._length:
+            raise Truncated
+        return data
+
+
+Part = Buffer | FileRange
+
+
+def in_memory(parts: Sequence[Part]) -> list[Buffer]:
+    """Bring parts into memory that are not there yet."""
+    return [part.read() if isinstance(part, FileRange) else part for part in parts]
+
+
+def pieces(parts: Sequence[Part], size: int) -> Iterator[Buffer]:
+    """Bring parts into memory one after another, no more than `size` of a file at a time."""
+    for part in parts:
+        if isinstance(part, FileRange):
+            for at in range(0, len(part), size):
+                yield part.behind(at).first(size).read()
+        else:
+            yield part

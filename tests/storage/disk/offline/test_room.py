@@ -1,0 +1,139 @@
+"""Where room is lacking, the commands say where, and what to do; nothing is left behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.storage.disk.disk_space import free_bytes
+from tests.storage.disk.offline import stores
+from tests.storage.disk.offline.conftest import Sample
+from tests.storage.disk.offline.repairs import damaged_block
+from tests.storage.disk.offline.stores import QUIET, contents, journals
+from tests.storage.disk.offline.test_check import hashes
+from tests.suites.steps import create
+
+Disk = Callable[[str], Path]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """Mounts a file system of a given size."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(size: str) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert mounted.returncode == 0, (
+            "This test needs a small disk and can't mount one: run it as root, or with the right "
+            f"to mount ({mounted.stderr.strip()})."
+        )
+        return place
+
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=False)
+
+
+def run(*arguments: str, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with a folder of its own for temporary files."""
+    return subprocess.run(
+        [sys.executable, "-m", "headwater", *arguments],
+        env={**os.environ, "TMPDIR": str(temporary or "/tmp")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def fill(place: Path, *, left: int) -> Path:
+    """Fill a file system, and leave so much room."""
+    ballast = place / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free_bytes(place) - left)
+    return ballast
+
+
+@pytest.mark.parametrize("size", ["16k", "80k", "104k"])
+def test_a_check_says_that_there_is_no_room_for_its_copies(
+    killed: Sample, disk: Disk, size: str
+) -> None:
+    place = disk(size)
+    done = run("check", str(killed.folder), temporary=place)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"Error: There is not enough room in '{place}' for copies of the journal and the catalog: "
+        "make some, or set TMPDIR to a folder with more.\n"
+    )
+    assert not list(place.iterdir())
+
+
+def test_a_full_disk_is_not_taken_for_damage(killed: Sample, disk: Disk) -> None:
+    place = disk("16m")
+    shutil.copytree(killed.folder, place / "data")
+    (place / "data" / "catalog.db-shm").unlink()
+    fill(place, left=0)
+    done = run("check", str(place / "data"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"Error: There is not enough room in '{place / 'data'}' for what SQLite needs to read the "
+        "catalog: make some.\n"
+    )
+
+
+def test_what_a_journal_file_is_filled_with_takes_no_room(tmp_path: Path, disk: Disk) -> None:
+    folder = tmp_path / "data"
+    stores.killed(folder, create)
+    (file,) = journals(folder)
+    with file.open("r+b") as opened:
+        opened.seek(QUIET.journal_bytes)
+        opened.write(bytes(30 << 20))
+    done = run("check", str(folder), temporary=disk("1m"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("size", ["16k", "80k", "600k"])
+def test_a_backup_says_that_there_is_no_room_for_it(killed: Sample, disk: Disk, size: str) -> None:
+    place = disk(size)
+    done = run("backup", str(killed.folder), str(place / "copy"), "--copy")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"Error: There is not enough room in '{place / 'copy'}' for the backup: make some there, "
+        "or choose another target.\n"
+    )
+    assert not list(place.iterdir())
+
+
+def test_a_repair_says_that_there_is_no_room_for_it(killed: Sample, disk: Disk) -> None:
+    place = disk("16m")
+    folder = place / "data"
+    shutil.copytree(killed.folder, folder)
+    damaged_block(Sample(folder, killed.filler), "large/binary", 1)
+    before = hashes(folder)
+    ballast = fill(place, left=16 * 1024)
+    done = run("repair", str(folder), "--yes")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"Error: There is not enough room in '{folder}' for what is repaired: make some, and "
+        "repair it again.\n"
+    )
+    assert hashes(folder) == before
+    ballast.unlink()
+    assert run("repair", str(folder), "--yes").returncode == 0
+    assert contents(folder).keys() == killed.written.keys()
+
+
+def test_a_file_that_can_not_be_read_is_named(killed: Sample) -> None:
+    path = stores.segments(killed.folder)[0]
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # there is nothing at its first addresses: EIO
+    done = run("check", str(killed.folder))
+    assert done.returncode == 1
+    assert done.stderr == f"Error: Can't use '{path}': Input/output error.\n"
