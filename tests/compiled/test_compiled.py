@@ -18,7 +18,7 @@ SUITES: Final = (
     "tests/protocol/test_framing.py",
     "tests/protocol/test_lifecycle.py",
     "tests/protocol/test_offsets.py",
-    "tests/server/test_read_cache.py",
+    "tests/server/test_response_cache.py",
     f"tests/storage/test_disk.py{'' if EFFORT > 1 else '::TestDiskStoreWithHardlyAnyMemory'}",
 )
 """Those that run in the process of the tests, without a server."""

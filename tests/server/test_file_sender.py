@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from headwater.server.file_sender import FileSender
+from headwater.server.http1.file_sender import FileSender
 from headwater.storage.stored_bytes import FileRange, Part, Truncated, pieces
 
 CONTENT = os.urandom(1024 * 1024) * 4

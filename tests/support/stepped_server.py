@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from headwater.server.app import Application
-from headwater.server.serve import Server
+from headwater.server.listener import Server
 from headwater.server.settings import Settings
 from tests.support.barrier import barrier
 from tests.support.patience import PATIENCE_SECONDS

@@ -41,8 +41,8 @@ def serve(**options: Any) -> None:
     Stop it with Ctrl-C or SIGTERM: requests under way are answered, live readers are told where to
     go on, then it exits.
     """
+    from headwater.server.listener import run
     from headwater.server.logs import configure
-    from headwater.server.serve import run
 
     try:
         settings = Settings(**options)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.server.app import Application
     from headwater.server.asgi import AsgiApp, asgi_app
-    from headwater.server.serve import Server, run
+    from headwater.server.listener import Server, run
     from headwater.server.settings import Settings
 
 __all__ = ["Application", "AsgiApp", "Server", "Settings", "asgi_app", "run"]
@@ -14,10 +14,10 @@ __all__ = ["Application", "AsgiApp", "Server", "Settings", "asgi_app", "run"]
 _HOMES = {
     "Application": "app",
     "AsgiApp": "asgi",
-    "Server": "serve",
+    "Server": "listener",
     "Settings": "settings",
     "asgi_app": "asgi",
-    "run": "serve",
+    "run": "listener",
 }
 
 

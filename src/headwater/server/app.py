@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.errors import StoreDamaged
-from headwater.server.append import append
 from headwater.server.compression import BodyTooLarge, CorruptBody, UnknownCoding, decompress
 from headwater.server.context import Context
-from headwater.server.create import create
-from headwater.server.listing import Listing
-from headwater.server.live import EventStream, Fanout
+from headwater.server.handlers.append import append
+from headwater.server.handlers.create import create
+from headwater.server.handlers.listing import Listing
+from headwater.server.handlers.live import EventStream, Fanout
+from headwater.server.handlers.read import metadata, read
 from headwater.server.messages import Head, Headers, Request, Response
 from headwater.server.problems import (
     BAD_CODING,
@@ -24,11 +25,10 @@ from headwater.server.problems import (
     problem_response,
     refuse,
 )
-from headwater.server.read import metadata, read
 from headwater.server.runs.routes import RunRoutes
 from headwater.server.runs.service import RunService
 from headwater.server.settings import Settings
-from headwater.server.subscriptions.control import Control
+from headwater.server.subscriptions.service import Control
 from headwater.storage.refusals import BytesDamaged
 from headwater.storage.store import Store
 

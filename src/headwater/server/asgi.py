@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from headwater.server.app import Application
-from headwater.server.live import EventStream, Feed
+from headwater.server.handlers.live import EventStream, Feed
+from headwater.server.listener import open_store, reap
 from headwater.server.messages import Head, Request, Response
 from headwater.server.problems import (
     TOO_LARGE,
@@ -21,7 +22,6 @@ from headwater.server.problems import (
     problem_response,
     refuse,
 )
-from headwater.server.serve import open_store, reap
 from headwater.server.settings import Settings
 from headwater.storage.store import Store
 from headwater.storage.stored_bytes import pieces

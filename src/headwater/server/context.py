@@ -7,9 +7,9 @@ from typing import Final
 
 from headwater.protocol.offsets import Offset
 from headwater.protocol.paths import BadPath, NotAStream, parse_path
-from headwater.server.budget import divide
+from headwater.server.memory_budget import divide
 from headwater.server.messages import Headers
-from headwater.server.read_cache import ReadCache
+from headwater.server.response_cache import ReadCache
 from headwater.server.settings import Settings
 from headwater.storage.store import Store, StreamInfo
 

@@ -4,8 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+from headwater.server.listener import Server
 from headwater.server.messages import Head, Request, Response
-from headwater.server.serve import Server
 from headwater.server.settings import Settings
 
 WORKERS = 50

@@ -20,10 +20,10 @@ from headwater.runs.events import event_to_wire, new_event_from_wire
 from headwater.runs.store import PAGE, RunPage, RunStore
 from headwater.runs.values import RunStatus, snapshot_to_wire
 from headwater.server.context import Context
-from headwater.server.live import EventStream
+from headwater.server.handlers.live import EventStream
 from headwater.server.messages import Head, Headers, Request, Response
 from headwater.server.problems import Problem, method_not_allowed, problem_response
-from headwater.server.runs.following import Follower
+from headwater.server.runs.event_feed import Follower
 from headwater.server.runs.service import RunService
 
 PREFIX: Final = "/v1/runs"

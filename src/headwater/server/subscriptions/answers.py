@@ -10,9 +10,9 @@ from headwater.server.messages import Headers, Response
 from headwater.server.problems import CONTENT_TYPE, Problem, problem_of
 from headwater.server.subscriptions.addresses import Rejected
 from headwater.server.subscriptions.keys import TooManyKeys
+from headwater.server.subscriptions.leases import BadAck
 from headwater.server.subscriptions.registry import Conflict, NoSubscription
 from headwater.server.subscriptions.tokens import BadToken
-from headwater.server.subscriptions.working import BadAck
 
 
 class BadBody(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from headwater.server.subscriptions.serial_queue import Turns
 from headwater.server.subscriptions.tokens import unpadded
-from headwater.server.subscriptions.turns import Turns
 from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Store
 

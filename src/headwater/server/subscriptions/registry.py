@@ -11,6 +11,7 @@ from msgspec import Struct
 from headwater.protocol.globs import GlobIndex, literal_prefix
 from headwater.protocol.offsets import START
 from headwater.protocol.subscriptions import Config, Link, State, to_idle
+from headwater.server.subscriptions.delivery import Waking
 from headwater.server.subscriptions.subscription import (
     LINKS,
     MAIN,
@@ -20,7 +21,6 @@ from headwater.server.subscriptions.subscription import (
     encode_link,
     load,
 )
-from headwater.server.subscriptions.waking import Waking
 from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Store, StreamInfo
 

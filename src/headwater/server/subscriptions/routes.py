@@ -29,18 +29,12 @@ from headwater.server.subscriptions.answers import (
     refuse,
     refuse_problem,
 )
+from headwater.server.subscriptions.delivery import Waking
 from headwater.server.subscriptions.keys import Keys, SigningKey
+from headwater.server.subscriptions.leases import MAX_WORKER, Acked, Claimed, Working, WorkRequest
 from headwater.server.subscriptions.registry import Made, NoSubscription, Subscriptions
 from headwater.server.subscriptions.subscription import Subscription
 from headwater.server.subscriptions.tokens import BadToken, Claims, verify
-from headwater.server.subscriptions.waking import Waking
-from headwater.server.subscriptions.working import (
-    MAX_WORKER,
-    Acked,
-    Claimed,
-    Working,
-    WorkRequest,
-)
 
 _JWKS_HEADERS: Final = [
     (b"content-type", b"application/jwk-set+json"),

@@ -14,7 +14,7 @@ import msgspec
 from headwater.protocol.globs import matches
 from headwater.protocol.offsets import Offset
 from headwater.protocol.subscriptions import Config, Link, State
-from headwater.server.subscriptions.turns import Turns
+from headwater.server.subscriptions.serial_queue import Turns
 from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Store
 

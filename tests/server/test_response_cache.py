@@ -3,7 +3,7 @@
 from headwater.protocol.lifecycle import Expiry, StreamConfig
 from headwater.protocol.offsets import Offset
 from headwater.server.messages import Head, Request, Response
-from headwater.server.read_cache import SMALL_ANSWER_BYTES, Key, ReadCache
+from headwater.server.response_cache import SMALL_ANSWER_BYTES, Key, ReadCache
 from headwater.storage.store import Chunk, StreamInfo
 
 JSON = StreamConfig("application/json", "application/json")

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import Final, Protocol
 
 from headwater.server.app import Application
-from headwater.server.known_heads import KnownHeads
+from headwater.server.http1.head_cache import KnownHeads
 
 access_log: Final = logging.getLogger("headwater.access")
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.server.budget import divide
+from headwater.server.memory_budget import divide
 from headwater.server.settings import MIB, Settings
 
 

@@ -14,10 +14,10 @@ from typing import Final, cast
 
 from headwater.errors import CannotListen, SettingsError
 from headwater.server.app import Application
-from headwater.server.budget import divide
-from headwater.server.http import Connection
+from headwater.server.http1.connection import Connection
+from headwater.server.http1.endpoint import Wire
+from headwater.server.memory_budget import divide
 from headwater.server.settings import Settings
-from headwater.server.wire import Wire
 from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.memory import MemoryStore

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import httptools
 
+from headwater.server.http1.endpoint import Wire
 from headwater.server.messages import Head
 from headwater.server.problems import (
     EXPECTATION_FAILED,
@@ -21,7 +22,6 @@ from headwater.server.problems import (
     Problem,
     problem_of,
 )
-from headwater.server.wire import Wire
 
 log: Final = logging.getLogger("headwater.http")
 

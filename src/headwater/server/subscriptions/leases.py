@@ -7,9 +7,9 @@ import msgspec
 from headwater.protocol import subscriptions as rules
 from headwater.protocol.offsets import MalformedOffset, Offset, parse_offset
 from headwater.protocol.subscriptions import AlreadyClaimed, Fenced, NothingPending
+from headwater.server.subscriptions.delivery import Snapshot, Waking, advance
 from headwater.server.subscriptions.registry import NoSubscription
 from headwater.server.subscriptions.subscription import Draft, Subscription
-from headwater.server.subscriptions.waking import Snapshot, Waking, advance
 from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Store, StreamInfo
 

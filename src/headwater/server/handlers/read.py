@@ -10,10 +10,10 @@ from headwater.protocol.framing import render
 from headwater.protocol.offsets import NOW, MalformedOffset, Now, Offset, parse_position
 from headwater.server.compression import MIN_BYTES, compress
 from headwater.server.context import Context, encode_offset, position_headers
-from headwater.server.live import EventStream, Fanout
+from headwater.server.handlers.live import EventStream, Fanout
 from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
-from headwater.server.read_cache import ReadCache
+from headwater.server.response_cache import ReadCache
 from headwater.storage.refusals import ReadRefusal
 from headwater.storage.store import Chunk, StreamInfo
 from headwater.storage.stored_bytes import Part

@@ -6,12 +6,12 @@ from headwater.protocol.paths import RESERVED
 from headwater.server.messages import Request, Response
 from headwater.server.settings import Settings
 from headwater.server.subscriptions.addresses import Network, Rules
+from headwater.server.subscriptions.delivery import Waking
 from headwater.server.subscriptions.keys import Keys
+from headwater.server.subscriptions.leases import Working
 from headwater.server.subscriptions.registry import Subscriptions
 from headwater.server.subscriptions.routes import Routes
-from headwater.server.subscriptions.waking import Waking
 from headwater.server.subscriptions.webhooks import Caller
-from headwater.server.subscriptions.working import Working
 from headwater.storage.store import Store
 
 

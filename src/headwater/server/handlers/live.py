@@ -16,7 +16,7 @@ from headwater.protocol.content_types import is_text
 from headwater.protocol.offsets import Now, Offset
 from headwater.protocol.sse import control_event, data_event
 from headwater.server.context import Context
-from headwater.server.eager import Eager, start
+from headwater.server.http1.inline_tasks import Eager, start
 from headwater.server.messages import Headers, Response
 from headwater.server.problems import refuse
 from headwater.storage.store import Chunk

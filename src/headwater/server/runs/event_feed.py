@@ -10,7 +10,7 @@ from headwater.errors import HeadwaterError
 from headwater.runs.events import StoredEvent, event_to_wire
 from headwater.runs.store import RunStore
 from headwater.server.context import Context
-from headwater.server.live import Frame, Sink
+from headwater.server.handlers.live import Frame, Sink
 from headwater.server.runs.service import RunService
 
 log: Final = logging.getLogger("headwater.runs")
