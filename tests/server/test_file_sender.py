@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from headwater.server.http1.file_sender import FileSender
-from headwater.storage.stored_bytes import FileRange, Part, Truncated, pieces
+from headwater.storage.file_ranges import FileRange, Part, Truncated, pieces
 
 CONTENT = os.urandom(1024 * 1024) * 4
 

@@ -23,8 +23,8 @@ from headwater.server.problems import (
     refuse,
 )
 from headwater.server.settings import Settings
+from headwater.storage.file_ranges import pieces
 from headwater.storage.store import Store
-from headwater.storage.stored_bytes import pieces
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from headwater.protocol.paths import BadPath, NotAStream
-from headwater.storage.stored_bytes import FileRange, Part, in_memory
+from headwater.storage.file_ranges import FileRange, Part, in_memory
 
 Headers = list[tuple[bytes, bytes]]
 

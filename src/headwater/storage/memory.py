@@ -38,6 +38,7 @@ from headwater.protocol.refusals import (
     StreamGone,
     StreamNotFound,
 )
+from headwater.storage.byte_log import ByteLog
 from headwater.storage.notifications import Watchers
 from headwater.storage.path_index import PathIndex
 from headwater.storage.read_path import read_chunk, split
@@ -50,7 +51,6 @@ from headwater.storage.refusals import (
     StoreUnwritable,
 )
 from headwater.storage.store import Appended, Chunk, Created, Splits, Store, StreamInfo
-from headwater.storage.stored_bytes import ByteLog
 
 DEFAULT_LIMIT = 4 * 1024**3
 _SPARE_DEADLINES = 64

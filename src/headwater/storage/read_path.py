@@ -5,8 +5,8 @@ from typing import Protocol
 
 from headwater.protocol.framing import Buffer, Read, find_cut, find_position
 from headwater.protocol.offsets import Lineage, Now, Offset, PositionRefusal
+from headwater.storage.file_ranges import Part
 from headwater.storage.store import Chunk, Splits, StreamInfo
-from headwater.storage.stored_bytes import Part
 
 Slice = Callable[[int, int], Sequence[Buffer]]
 """Gives the stored bytes of a range as they lie."""

@@ -26,6 +26,7 @@ from headwater.protocol.lifecycle import Append, Create, StreamConfig
 from headwater.protocol.offsets import Now, Offset
 from headwater.protocol.producers import ProducerState
 from headwater.protocol.refusals import Missing
+from headwater.storage.file_ranges import Part, in_memory
 from headwater.storage.refusals import (
     AppendRefusal,
     CreateRefusal,
@@ -33,7 +34,6 @@ from headwater.storage.refusals import (
     ReadRefusal,
     StoreUnwritable,
 )
-from headwater.storage.stored_bytes import Part, in_memory
 
 
 class StreamInfo(Struct, frozen=True):

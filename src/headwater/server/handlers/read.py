@@ -14,9 +14,9 @@ from headwater.server.handlers.live import EventStream, Fanout
 from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
 from headwater.server.response_cache import ReadCache
+from headwater.storage.file_ranges import Part
 from headwater.storage.refusals import ReadRefusal
 from headwater.storage.store import Chunk, StreamInfo
-from headwater.storage.stored_bytes import Part
 
 _NOT_LIVE: Final = ("false",)
 _ONE_OFFSET: Final = BadRequest("repeated-parameter", "Send the offset parameter once.")

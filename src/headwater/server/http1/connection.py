@@ -32,7 +32,7 @@ from headwater.server.problems import (
     problem_of,
     problem_response,
 )
-from headwater.storage.stored_bytes import Truncated, in_memory
+from headwater.storage.file_ranges import Truncated, in_memory
 
 log: Final = logging.getLogger("headwater.http")
 

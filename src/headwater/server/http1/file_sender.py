@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from headwater.storage.stored_bytes import FileRange, Part, Truncated
+from headwater.storage.file_ranges import FileRange, Part, Truncated
 
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 _NOT_OFFERED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})

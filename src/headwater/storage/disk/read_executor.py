@@ -11,9 +11,9 @@ from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles
 from headwater.storage.disk.stream import DiskStream
+from headwater.storage.file_ranges import Part
 from headwater.storage.read_path import read_chunk
 from headwater.storage.store import Chunk
-from headwater.storage.stored_bytes import Part
 
 _FROM_FILE_BYTES: Final = 256 * 1024
 """From here on a range is better sent from its file than read."""

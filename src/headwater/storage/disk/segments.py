@@ -28,7 +28,7 @@ from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
 from headwater.storage.disk.data_directory import NUMBER
 from headwater.storage.disk.fsync import sync_directory
-from headwater.storage.stored_bytes import FileRange, Truncated
+from headwater.storage.file_ranges import FileRange, Truncated
 
 log: Final = logging.getLogger("headwater.disk")
 

@@ -13,10 +13,10 @@ from headwater.protocol.forks import ForkOrigin
 from headwater.protocol.lifecycle import Expiry, StreamConfig
 from headwater.protocol.offsets import Lineage, Offset
 from headwater.protocol.producers import ProducerClaim, ProducerState
+from headwater.storage.byte_log import ByteLog
 from headwater.storage.disk.catalog import Catalog, StreamRow, dump, load
 from headwater.storage.disk.group_commit import Commit
 from headwater.storage.store import StreamInfo
-from headwater.storage.stored_bytes import ByteLog
 
 
 class Producers:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headwater.errors import StoreDamaged
+from headwater.storage.byte_log import ByteLog
 from headwater.storage.disk.journal_reader import (
     Damage,
     Named,
@@ -33,7 +34,6 @@ from headwater.storage.disk.records import (
 )
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.stream import DiskStream
-from headwater.storage.stored_bytes import ByteLog
 
 RECOVERED: Final = "recovered/{}"
 

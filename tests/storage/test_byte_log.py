@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from headwater.storage.stored_bytes import SEAL_AT, ByteLog
+from headwater.storage.byte_log import SEAL_AT, ByteLog
 from tests.support.effort import examples
 
 STEPS = st.lists(
