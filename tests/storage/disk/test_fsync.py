@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.storage.disk.fsync import KernelSync, Sync, ThreadSync, new_sync
+from headwater.storage.disk.fsync import KernelSync, Sync, ThreadSync, choose_fsync
 
 Make = Callable[[asyncio.AbstractEventLoop], Sync]
 BOTH = pytest.mark.parametrize("make", [KernelSync, ThreadSync])
@@ -99,7 +99,7 @@ def test_closing_leaves_no_thread_and_no_file_behind(make: Make) -> None:
 def test_linux_needs_no_thread(tmp_path: Path) -> None:
     async def scenario() -> None:
         with (tmp_path / "file").open("wb", buffering=0) as file:
-            sync = new_sync(asyncio.get_running_loop(), file.fileno())
+            sync = choose_fsync(asyncio.get_running_loop(), file.fileno())
             assert isinstance(sync, KernelSync)
             file.write(b"x")
             assert await sync_once(sync, file.fileno()) is None
@@ -111,7 +111,7 @@ def test_linux_needs_no_thread(tmp_path: Path) -> None:
 def test_a_thread_syncs_where_the_kernel_has_aio_but_can_not_sync_by_it() -> None:
     async def scenario() -> None:
         reader, writer = os.pipe()  # what it answers for one is what old kernels answer for a file
-        sync = new_sync(asyncio.get_running_loop(), writer)
+        sync = choose_fsync(asyncio.get_running_loop(), writer)
         assert isinstance(sync, ThreadSync)
         sync.close()
         os.close(reader)

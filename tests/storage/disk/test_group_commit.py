@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headwater.storage.disk.fsync import SyncFailed
-from headwater.storage.disk.group_commit import Commit, GroupCommit
+from headwater.storage.disk.group_commit import CommitFuture, GroupCommit
 from headwater.storage.disk.journal import JournalWriter
 from headwater.storage.disk.journal_reader import Entry, read_journal
 from headwater.storage.disk.metrics import Metrics
@@ -57,17 +57,17 @@ class Operation:
         self._log = log
         self._name = name
 
-    def publish(self) -> None:
-        self._log.append(f"publish {self._name}")
+    def apply(self) -> None:
+        self._log.append(f"apply {self._name}")
 
-    def undo(self) -> None:
-        self._log.append(f"undo {self._name}")
+    def revert(self) -> None:
+        self._log.append(f"revert {self._name}")
 
 
-class Unpublishable(Operation):
+class Unappliable(Operation):
     """An operation that is durable and can't be shown."""
 
-    def publish(self) -> None:
+    def apply(self) -> None:
         raise RuntimeError("a page of the catalog can't be read")
 
 
@@ -94,7 +94,7 @@ class Bench:
         if self.fails_between:
             raise RuntimeError("no checkpoint can be begun")
 
-    def add(self, name: str) -> Commit:
+    def add(self, name: str) -> CommitFuture:
         return self.commits.add([b"record of %b" % name.encode()], Operation(self.log, name))
 
     def written(self) -> list[str]:
@@ -116,7 +116,7 @@ def runs(scenario: Callable[[Bench], Coroutine[Any, Any, None]], folder: Path) -
     asyncio.run(run())
 
 
-def drive(call: Coroutine[Commit, None, object]) -> Callable[[], list[object]]:
+def drive(call: Coroutine[CommitFuture, None, object]) -> Callable[[], list[object]]:
     """Run a coroutine without a task, as the server's eager calls do."""
     results: list[object] = []
 
@@ -155,7 +155,7 @@ def test_those_who_arrive_while_a_sync_runs_share_the_next_one(tmp_path: Path) -
         await bench.sync.finish()
         assert first.done
         assert not second.done
-        assert bench.log == ["publish a", "publish b", "between", "published"]
+        assert bench.log == ["apply a", "apply b", "between", "published"]
         assert bench.written() == ["a", "b", "c", "d"]
         await bench.sync.finish()
         assert second.done
@@ -169,7 +169,7 @@ def test_waiters_go_on_in_the_turn_in_which_the_sync_ends(tmp_path: Path) -> Non
     async def scenario(bench: Bench) -> None:
         order: list[str] = []
 
-        async def wait(name: str, commit: Commit) -> OSError | None:
+        async def wait(name: str, commit: CommitFuture) -> OSError | None:
             result = await commit
             order.append(name)
             return result
@@ -196,7 +196,7 @@ def test_the_disk_works_on_the_next_batch_while_the_last_one_is_answered(tmp_pat
         first.add_done_callback(lambda _: seen.append((bench.sync.started, bench.written())))
         await bench.sync.finish()
         assert seen == [(2, ["a", "b"])]
-        assert bench.log == ["publish a", "between", "published"]
+        assert bench.log == ["apply a", "between", "published"]
         await bench.sync.finish()
 
     runs(scenario, tmp_path)
@@ -217,7 +217,7 @@ def test_a_next_batch_that_can_not_be_written_leaves_the_last_one_done(
         await bench.sync.finish()
         assert (first.done, first.error) == (True, None)
         assert second.error is not None
-        assert bench.log == ["publish a", "between", "undo b", "published"]
+        assert bench.log == ["apply a", "between", "revert b", "published"]
 
     runs(scenario, tmp_path)
 
@@ -237,7 +237,7 @@ def test_a_waiter_that_fails_does_not_keep_the_others_waiting(
         await turn()
         await bench.sync.finish()
         assert seen == ["told"]
-        assert bench.log == ["publish a", "between", "published"]
+        assert bench.log == ["apply a", "between", "published"]
 
     runs(scenario, tmp_path)
     assert "injected" in caplog.text
@@ -273,14 +273,14 @@ def test_a_cancelled_task_leaves_the_commit_to_all_others(tmp_path: Path) -> Non
         await asyncio.wait(tasks)
         assert tasks[1].cancelled()
         assert [tasks[0].result(), tasks[2].result()] == [None, None]
-        assert bench.log == ["publish a", "between", "published"]
+        assert bench.log == ["apply a", "between", "published"]
 
     runs(scenario, tmp_path)
 
 
 def test_a_deadline_on_an_append_does_not_take_it_back(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
-        async def wait(commit: Commit) -> OSError | None:
+        async def wait(commit: CommitFuture) -> OSError | None:
             return await commit
 
         append = asyncio.create_task(wait(bench.add("a")))
@@ -289,7 +289,7 @@ def test_a_deadline_on_an_append_does_not_take_it_back(tmp_path: Path) -> None:
         await bench.sync.finish()
         with pytest.raises(TimeoutError):
             await waiting
-        assert bench.log == ["publish a", "between", "published"]
+        assert bench.log == ["apply a", "between", "published"]
         await asyncio.gather(wait_then_finish(bench, "b"))
 
     async def wait_then_finish(bench: Bench, name: str) -> None:
@@ -328,12 +328,12 @@ def test_a_failed_sync_takes_everything_back_newest_first_and_for_good(tmp_path:
         second = bench.add("c")
         failure = OSError(errno.EIO, "the disk is gone")
         await bench.sync.finish(failure)
-        assert bench.log == ["undo c", "undo b", "undo a"]
+        assert bench.log == ["revert c", "revert b", "revert a"]
         assert first.error is second.error is failure
         third = bench.add("d")
         await turn()
         assert third.error is failure
-        assert bench.log[-1] == "undo d"
+        assert bench.log[-1] == "revert d"
         assert bench.sync.started == 1
         assert "d" not in bench.written()
         assert bench.commits.idle
@@ -352,7 +352,7 @@ def test_a_failed_write_is_refused_and_the_next_one_tried(tmp_path: Path) -> Non
         await turn()
         assert refused.error is not None
         assert good.error is None
-        assert bench.log[-1] == "undo b"
+        assert bench.log[-1] == "revert b"
         bench.journal.fd = fd
         # The file could not be cut, so what it holds is not known: no more is written.
         still = bench.add("c")
@@ -365,12 +365,12 @@ def test_a_failed_write_is_refused_and_the_next_one_tried(tmp_path: Path) -> Non
 def test_what_can_not_be_shown_is_in_doubt_and_nothing_more_is_written(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         first = bench.add("a")
-        bench.commits.add([b"record of b"], Unpublishable(bench.log, "b"))
+        bench.commits.add([b"record of b"], Unappliable(bench.log, "b"))
         bench.add("c")
         await turn()
         second = bench.add("d")
         await bench.sync.finish()
-        assert bench.log == ["publish a", "undo d", "undo c", "undo b"]
+        assert bench.log == ["apply a", "revert d", "revert c", "revert b"]
         assert first.error is second.error is bench.commits.failure is not None
         assert "can't be read" in str(first.error)
         third = bench.add("e")
@@ -390,7 +390,7 @@ def test_a_failure_between_two_batches_leaves_the_last_one_done(tmp_path: Path) 
         bench.fails_between = True
         await bench.sync.finish()
         assert (first.done, first.error) == (True, None)
-        assert bench.log == ["publish a", "between", "undo b", "published"]
+        assert bench.log == ["apply a", "between", "revert b", "published"]
         assert second.error is bench.commits.failure is not None
         assert bench.written() == ["a"]
         await asyncio.wait_for(bench.commits.settle(), PATIENCE_SECONDS)
@@ -425,7 +425,7 @@ def test_a_batch_that_can_not_even_be_put_together_is_refused(tmp_path: Path) ->
         refused = bench.commits.add(wrong, Operation(bench.log, "a"))
         await turn()
         assert refused.error is not None
-        assert bench.log == ["undo a"]
+        assert bench.log == ["revert a"]
         good = bench.add("b")
         await turn()
         await bench.sync.finish()
@@ -435,13 +435,13 @@ def test_a_batch_that_can_not_even_be_put_together_is_refused(tmp_path: Path) ->
     runs(scenario, tmp_path)
 
 
-def test_nothing_is_begun_while_held(tmp_path: Path) -> None:
+def test_nothing_is_begun_while_paused(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
-        bench.commits.held = True
+        bench.commits.paused = True
         commit = bench.add("a")
         await turn()
         assert bench.written() == []
-        bench.commits.release()
+        bench.commits.resume()
         assert bench.written() == ["a"]
         await bench.sync.finish()
         assert commit.done
@@ -472,7 +472,7 @@ def test_without_syncs_a_batch_is_one_turn(tmp_path: Path) -> None:
         assert not commits[0].done
         await turn()
         assert all(commit.done for commit in commits)
-        assert bench.log == [*(f"publish {number}" for number in range(5)), "between", "published"]
+        assert bench.log == [*(f"apply {number}" for number in range(5)), "between", "published"]
         bench.journal.close()
 
     asyncio.run(scenario())
@@ -480,7 +480,7 @@ def test_without_syncs_a_batch_is_one_turn(tmp_path: Path) -> None:
 
 def test_a_waiter_that_appends_at_once_gets_into_the_next_batch(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
-        async def again(commit: Commit) -> Commit:
+        async def again(commit: CommitFuture) -> CommitFuture:
             await commit
             return bench.add("b")
 
@@ -513,7 +513,7 @@ def test_settling_waits_for_a_last_batch_with_nothing_queued(tmp_path: Path) -> 
 def test_a_release_in_the_turn_of_an_append_begins_one_batch_at_a_time(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         bench.add("a")
-        bench.commits.release()
+        bench.commits.resume()
         bench.add("b")
         await turn()
         assert bench.sync.started == 1
@@ -529,11 +529,11 @@ def test_a_turn_without_an_append_left_writes_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(tmp_path, synced=False)
         bench.add("a")
-        bench.commits.release()
-        assert bench.log == ["publish a", "between", "published"]
+        bench.commits.resume()
+        assert bench.log == ["apply a", "between", "published"]
         end = bench.journal.position
         await turn()
-        assert bench.log == ["publish a", "between", "published"]
+        assert bench.log == ["apply a", "between", "published"]
         assert bench.journal.position == end
         bench.journal.close()
 
@@ -556,7 +556,7 @@ def test_a_journal_that_can_not_be_synced_takes_the_batch_back_for_good(tmp_path
         second = bench.add("b")
         await turn()
         assert first.error is second.error is bench.commits.failure is failure
-        assert bench.log == ["undo a", "undo b"]
+        assert bench.log == ["revert a", "revert b"]
         assert bench.written() == []
         broken.close()
 
@@ -577,7 +577,7 @@ def test_a_failed_sync_answers_those_who_came_first_first(tmp_path: Path) -> Non
 
 def test_after_a_refused_batch_a_task_can_wait_for_the_next(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
-        async def wait(commit: Commit) -> OSError | None:
+        async def wait(commit: CommitFuture) -> OSError | None:
             return await commit
 
         wrong: Any = ["text can't be written"]
@@ -598,7 +598,7 @@ def test_an_error_that_is_not_the_systems_is_an_error_of_the_disk(
     tmp_path: Path, error: Exception, message: str
 ) -> None:
     class Broken(Operation):
-        def publish(self) -> None:
+        def apply(self) -> None:
             raise error
 
     async def scenario(bench: Bench) -> None:

@@ -136,11 +136,11 @@ class Saver:
             self._prepare(fill=True)
         if registry.unsaved_bytes >= options.tail_budget:
             # A checkpoint may not even have begun, for want of a file to turn to.
-            self._commits.held = self._saving is not None or self._preparing is not None
-            if not self._commits.held:
+            self._commits.paused = self._saving is not None or self._preparing is not None
+            if not self._commits.paused:
                 self.stuck = self._trouble or self.stuck
         else:
-            self._commits.held = False
+            self._commits.paused = False
 
     def is_still_stuck(self) -> bool:
         """Look for room, or try another checkpoint, before anything more is taken in."""
@@ -303,7 +303,7 @@ class Saver:
             saving, self._saving = self._saving, None
             if saving is not None:
                 saving.set_result(None)
-            self._commits.release()
+            self._commits.resume()
 
     def _succeeded(self, snapshot: checkpoint.Snapshot, unused: list[int]) -> None:
         checkpoint.succeeded(snapshot, self._registry, self._catalog)
@@ -398,4 +398,4 @@ class Saver:
             if self._wanted and self._commits.between_batches and not self._closing:
                 self._begin()
         if self._saving is None:
-            self._commits.release()
+            self._commits.resume()

@@ -38,7 +38,7 @@ class Sync(Protocol):
         """Let go of everything; nothing may be under way."""
 
 
-def new_sync(loop: asyncio.AbstractEventLoop, fd: int) -> Sync:
+def choose_fsync(loop: asyncio.AbstractEventLoop, fd: int) -> Sync:
     """Choose the best way that this machine offers for a file, by syncing it once."""
     if sys.platform == "linux" and platform.machine() in _CALLS:
         try:

@@ -25,14 +25,14 @@ log: Final = logging.getLogger("headwater.disk")
 class Operation(Protocol):
     """A change that was decided on and waits to be durable."""
 
-    def publish(self) -> None:
+    def apply(self) -> None:
         """Let it be seen: it is durable."""
 
-    def undo(self) -> None:
+    def revert(self) -> None:
         """Take it back: it never happened."""
 
 
-class Commit:
+class CommitFuture:
     """What everyone of one batch waits for: an awaitable like a future, but at once.
 
     Waiting gives None once the batch is durable, or the error that kept it from being so.
@@ -47,7 +47,7 @@ class Commit:
         self.done = False
         self.error: OSError | None = None
 
-    def __await__(self) -> Generator["Commit", None, OSError | None]:
+    def __await__(self) -> Generator["CommitFuture", None, OSError | None]:
         if not self.done:
             self._asyncio_future_blocking = True
             yield self
@@ -112,12 +112,12 @@ class GroupCommit:
         self._published = published
         self._operations: list[Operation] = []
         self._records: list[list[bytes]] = []
-        self._commit = Commit(loop)
-        self._under_way: tuple[list[Operation], Commit] | None = None
+        self._commit = CommitFuture(loop)
+        self._in_flight: tuple[list[Operation], CommitFuture] | None = None
         self._started = 0.0
         self._scheduled = False
         self.journal = journal
-        self.held = False
+        self.paused = False
         """While true no new batch is begun: memory has to be freed first."""
         self.failure: OSError | None = None
         """Set when a sync has failed, or what is durable could not be shown: from then on nothing
@@ -125,18 +125,18 @@ class GroupCommit:
 
     @property
     def idle(self) -> bool:
-        return self._under_way is None and not self._operations
+        return self._in_flight is None and not self._operations
 
     @property
     def between_batches(self) -> bool:
         """Nothing is being made durable, though something may wait to be."""
-        return self._under_way is None
+        return self._in_flight is None
 
-    def add(self, record: list[bytes], operation: Operation) -> Commit:
+    def add(self, record: list[bytes], operation: Operation) -> CommitFuture:
         """Hand over an operation with its record."""
         self._operations.append(operation)
         self._records.append(record)
-        if not self._scheduled and self._under_way is None:
+        if not self._scheduled and self._in_flight is None:
             self._schedule()
         return self._commit
 
@@ -144,10 +144,10 @@ class GroupCommit:
         self._scheduled = True
         self._loop.call_soon(self._begin)
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Go on after being held."""
-        self.held = False
-        if self._operations and self._under_way is None:
+        self.paused = False
+        if self._operations and self._in_flight is None:
             self._begin()
 
     def stop(self, what: str, error: Exception) -> OSError:
@@ -166,18 +166,18 @@ class GroupCommit:
         while not self.idle:
             if self._operations:
                 await self._commit
-            elif self._under_way is not None:
-                await self._under_way[1]
+            elif self._in_flight is not None:
+                await self._in_flight[1]
 
     def _begin(self) -> None:
         self._scheduled = False
-        if self._under_way is not None or not self._operations or self.held:
+        if self._in_flight is not None or not self._operations or self.paused:
             return
         journal = self.journal
         batch = (self._operations, self._commit)
         records = self._records
-        self._operations, self._records, self._commit = [], [], Commit(self._loop)
-        self._under_way = batch
+        self._operations, self._records, self._commit = [], [], CommitFuture(self._loop)
+        self._in_flight = batch
         before = journal.position
         if self.failure is not None:
             self._fail(self.failure)
@@ -211,17 +211,17 @@ class GroupCommit:
             return
         faults.reach("journal-synced")
         self._metrics.sync_seconds.add(perf_counter() - self._started)
-        assert self._under_way is not None  # noqa: S101 - a sync belongs to a batch
-        operations, commit = self._under_way
+        assert self._in_flight is not None  # noqa: S101 - a sync belongs to a batch
+        operations, commit = self._in_flight
         rest = iter(operations)
         operation: Operation | None = None
         try:
             for operation in rest:
-                operation.publish()
+                operation.apply()
         except Exception as failure:  # noqa: BLE001 - nobody else would answer those who wait
             self._publish_failed(operation, rest, commit, failure)
             return
-        self._under_way = None
+        self._in_flight = None
         try:
             self._between()
         except Exception as failure:  # noqa: BLE001 - this batch is done, and no other begins
@@ -252,7 +252,7 @@ class GroupCommit:
         self,
         failed: Operation | None,
         rest: Iterator[Operation],
-        commit: Commit,
+        commit: CommitFuture,
         error: Exception,
     ) -> None:
         """Stop: what is durable can't be shown, so what was decided on top of it has no ground.
@@ -260,20 +260,20 @@ class GroupCommit:
         Those that were shown stay so. Nobody of the batch is told that it is done: whether it is
         will be seen after a restart.
         """
-        self._under_way = (([failed] if failed else []) + list(rest), commit)
+        self._in_flight = (([failed] if failed else []) + list(rest), commit)
         self._fail(self.stop("what is durable can't be shown", error))
 
     def _fail(self, error: OSError) -> None:
         """Take back what is under way and what was decided on top of it, newest first."""
         commits = [self._commit]
         operations = self._operations
-        if self._under_way is not None:
-            operations = self._under_way[0] + operations
-            commits.insert(0, self._under_way[1])
-        self._under_way = None
-        self._operations, self._records, self._commit = [], [], Commit(self._loop)
+        if self._in_flight is not None:
+            operations = self._in_flight[0] + operations
+            commits.insert(0, self._in_flight[1])
+        self._in_flight = None
+        self._operations, self._records, self._commit = [], [], CommitFuture(self._loop)
         for operation in reversed(operations):
-            operation.undo()
+            operation.revert()
         self._metrics.failed_batches += 1
         for commit in commits:
             commit.resolve(error)

@@ -23,11 +23,11 @@ class CreateOperation:
         stream.unsettled = True
         registry.put(stream)
 
-    def publish(self) -> None:
+    def apply(self) -> None:
         self._stream.unsettled = False
         self._registry.created(self._stream, self._data, closed=self._closed)
 
-    def undo(self) -> None:
+    def revert(self) -> None:
         self._registry.drop(self._stream)
 
 
@@ -65,10 +65,10 @@ class AppendOperation:
         if extras.close:
             stream.closed = True
 
-    def publish(self) -> None:
+    def apply(self) -> None:
         self._registry.appended(self._stream, self._data, self._extras, self._now)
 
-    def undo(self) -> None:
+    def revert(self) -> None:
         stream = self._stream
         stream.end -= len(self._data)
         if self._extras is NOTHING_ELSE:
@@ -91,11 +91,11 @@ class DeleteOperation:
         self._stream = stream
         stream.unsettled = True
 
-    def publish(self) -> None:
+    def apply(self) -> None:
         self._stream.unsettled = False
         self._registry.deleted(self._stream)
 
-    def undo(self) -> None:
+    def revert(self) -> None:
         self._stream.unsettled = False
 
 
@@ -108,8 +108,8 @@ class KeepOperation:
         self._documents = documents
         self._changes = dict(changes)
 
-    def publish(self) -> None:
+    def apply(self) -> None:
         self._documents.kept(self._changes)
 
-    def undo(self) -> None:
+    def revert(self) -> None:
         """Nothing was shown, so there is nothing to take back."""

@@ -45,7 +45,7 @@ from headwater.storage.disk.catalog import Catalog, CatalogFailed, CatalogFull
 from headwater.storage.disk.checkpointer import Saver
 from headwater.storage.disk.data_directory import DirectoryLock
 from headwater.storage.disk.disk_space import NO_ROOM, Reserve
-from headwater.storage.disk.fsync import make_directory, new_sync
+from headwater.storage.disk.fsync import choose_fsync, make_directory
 from headwater.storage.disk.group_commit import GroupCommit
 from headwater.storage.disk.journal import JournalWriter, journal_numbers
 from headwater.storage.disk.metrics import Metrics
@@ -149,7 +149,7 @@ class DiskStore(Store):
             _mark_in_use(catalog, reserve)
         self._files = SegmentFiles(segments, options.max_open_segments, options.max_checked_blocks)
         self._bytes = StoredBytes(registry, catalog, self._files)
-        self._sync = new_sync(loop, journal.fd) if durable else None
+        self._sync = choose_fsync(loop, journal.fd) if durable else None
         self._commits = GroupCommit(
             loop,
             journal,

@@ -15,7 +15,7 @@ from headwater.protocol.offsets import Lineage, Offset
 from headwater.protocol.producers import ProducerClaim, ProducerState
 from headwater.storage.byte_log import ByteLog
 from headwater.storage.disk.catalog import Catalog, StreamRow, dump, load
-from headwater.storage.disk.group_commit import Commit
+from headwater.storage.disk.group_commit import CommitFuture
 from headwater.storage.store import StreamInfo
 
 
@@ -130,7 +130,7 @@ class DiskStream:
         self.producers = Producers(number, catalog)
         self.unsettled = False
         """Being created or deleted: whoever meets it waits until that is durable."""
-        self.commit: Commit | None = None
+        self.commit: CommitFuture | None = None
         """The last batch that it is part of."""
         # Durable
         self.durable_closed = False
