@@ -22,7 +22,7 @@ _NEEDS_DESCRIPTORS: Final = frozenset({"append", "read"})
 """Commands that read standard input or write standard output by its descriptor."""
 _SHOWS_PROGRESS: Final = """
 import sys
-from headwater.cli.progress import Progress
+from headwater.cli._progress import Progress
 
 Progress().show("due")
 sys.stdin.read()

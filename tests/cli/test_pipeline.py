@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from headwater.cli.pipeline import pipeline
-from headwater.cli.pipeline_jobs import without_secrets
+from headwater.cli.pipeline import pipeline, without_secrets
 from headwater.client import Client
 from headwater.spark.pipelines.checkpoints import held
 from headwater.state.snapshots import end_event, start_event

@@ -17,7 +17,7 @@ from tests.cli.conftest import wait_until_progress_is_due
 
 BLOCKS: Final = """
 import sys, threading
-from headwater.cli.progress import Progress
+from headwater.cli._progress import Progress
 
 progress = Progress()
 progress.show("Opening …")
@@ -32,8 +32,8 @@ print("Done.", file=sys.stderr)
 
 BRIEF: Final = """
 import sys, threading, time
-from headwater.cli.progress import Progress
-from headwater.cli.targets import NOTICE_SECONDS
+from headwater.cli._progress import Progress
+from headwater.cli._io import NOTICE_SECONDS
 
 began = time.monotonic()
 progress = Progress()
@@ -45,7 +45,7 @@ print("Done." if time.monotonic() - began < NOTICE_SECONDS else "Late.", file=sy
 
 REDIRECTS: Final = """
 import os, sys
-from headwater.cli.progress import Progress
+from headwater.cli._progress import Progress
 
 progress = Progress()
 progress.show("Starting …")
@@ -58,7 +58,7 @@ progress.clear()
 
 FAILS: Final = """
 import sys, click
-from headwater.cli.progress import Progress
+from headwater.cli._progress import Progress
 
 @click.command()
 def command():
@@ -71,7 +71,7 @@ command()
 
 CHANGES: Final = """
 import sys, time
-from headwater.cli.progress import Progress
+from headwater.cli._progress import Progress
 
 progress = Progress()
 time.sleep(2.1)  # from now on it shows at once

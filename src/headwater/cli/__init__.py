@@ -3,18 +3,12 @@
 import click
 
 from headwater import __version__
-from headwater.cli.append import append
-from headwater.cli.close import close
-from headwater.cli.create import create
-from headwater.cli.data import backup, check, info, repair
-from headwater.cli.delete import delete
-from headwater.cli.fork import fork
-from headwater.cli.head import head
+from headwater.cli.data_directory import backup, check, info, repair
 from headwater.cli.pipeline import pipeline
-from headwater.cli.read import read
 from headwater.cli.runs import runs
 from headwater.cli.serve import serve
 from headwater.cli.state import state
+from headwater.cli.streams import append, close, create, delete, fork, head, read
 from headwater.cli.subscriptions import keys, subscriptions
 
 EPILOG = """

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from headwater.cli.progress import Progress
+from headwater.cli._io import url_option
+from headwater.cli._progress import Progress
 from headwater.cli.subscriptions import InOrder, connected
-from headwater.cli.targets import url_option
 
 _BATCH = 500
 

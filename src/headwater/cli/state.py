@@ -1,16 +1,17 @@
 """`headwater state`: the state that a stream's events make, to see, to check and to take away."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote
 
 import click
 
-from headwater.cli.interrupts import EXIT_CODE
-from headwater.cli.progress import Progress
-from headwater.cli.targets import Target, make_client, reported, target, url_option
+from headwater.cli._io import EXIT_CODE, Target, make_client, reported, target, url_option
+from headwater.cli._progress import Progress
 
 if TYPE_CHECKING:
     from headwater.state import Progress as Loaded
@@ -131,7 +132,7 @@ def export(
     Every table has the columns key and value, the value as JSON, and a column for each member that
     the values have.
     """
-    from headwater.cli.state_export import write
+    # FIXME empty import
 
     at = target(stream, url)
     with _loaded(at, None) as db:
@@ -185,7 +186,7 @@ def _chosen(db: "StreamDB", type_: str | None, key: str | None) -> dict[str, lis
 def _print(db: "StreamDB", type_: str | None, key: str | None, *, as_json: bool) -> None:
     import msgspec
 
-    from headwater.cli.state_tables import table
+    # FIXME empty import
 
     for name, keys in _chosen(db, type_, key).items():
         values = {each: db[name].get(each) for each in keys}
@@ -213,3 +214,177 @@ def _schemas(file: Path) -> "StreamState":
     return define_stream_state(
         {name: collection(document, type=name) for name, document in documents.items()}
     )
+
+
+# A state as files: SQLite tables, Parquet or CSV.
+
+Tables = Mapping[str, Mapping[str, Any]]
+
+_RESERVED: Final = ("key", "value")
+
+
+def write(form: Literal["sqlite", "parquet", "csv"], tables: Tables, path: Path) -> Path:
+    """Write tables under a path, and give where they are; nothing that is there is overwritten."""
+    if form == "sqlite":
+        path = path if path.suffix else path.with_suffix(".sqlite")
+        _whole(path, partial(_sqlite, tables))
+        return path
+    write_one = _parquet if form == "parquet" else _csv
+    if path.suffix and len(tables) == 1:
+        (values,) = tables.values()
+        _whole(path, partial(write_one, values))
+        return path
+    path.mkdir(parents=True, exist_ok=True)
+    for name, values in tables.items():
+        # A type may be called anything, a file may not.
+        _whole(path / f"{quote(name, safe=' ')}.{form}", partial(write_one, values))
+    return path
+
+
+def _whole(path: Path, fill: Callable[[Path], None]) -> None:
+    """Make a file that is there complete or not at all."""
+    if path.exists():
+        raise click.ClickException(f"'{path}' exists; choose another --output, or remove it.")
+    part = path.with_name(path.name + ".part")
+    try:
+        part.unlink(missing_ok=True)
+        fill(part)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise click.ClickException(
+            f"'{path}' can't be written: {error.strerror or error}."
+        ) from None
+
+
+def _rows(values: Mapping[str, Any]) -> tuple[list[str], Iterator[list[Any]]]:
+    members = [name for name in columns_of(values) if name not in _RESERVED]
+
+    def rows() -> Iterator[list[Any]]:
+        for key, value in values.items():
+            held = value if isinstance(value, Mapping) else {}
+            yield [key, _json(value), *(_plain(held.get(name)) for name in members)]
+
+    return [*_RESERVED, *members], rows()
+
+
+def _json(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict | list) or (isinstance(value, int) and abs(value) >= 2**63):
+        return _json(value)
+    return value
+
+
+def _sqlite(tables: Tables, path: Path) -> None:
+    import sqlite3
+
+    database = sqlite3.connect(path)
+    try:
+        with database:
+            for name, values in tables.items():
+                heads, rows = _rows(values)
+                columns = ", ".join(_name(head) for head in _distinct(heads))
+                database.execute(f"CREATE TABLE {_name(name)} ({columns})")
+                marks = ", ".join("?" for _ in heads)
+                database.executemany(f"INSERT INTO {_name(name)} VALUES ({marks})", rows)  # noqa: S608 - quoted
+    except sqlite3.Error as error:
+        raise OSError(str(error)) from error
+    finally:
+        database.close()
+
+
+def _name(text: str) -> str:
+    return '"' + text.replace('"', '""').replace("\0", "") + '"'
+
+
+def _distinct(heads: list[str]) -> list[str]:
+    """Tell columns apart that differ only in case, which SQLite does not see."""
+    seen: dict[str, int] = {}
+    names = []
+    for head in heads:
+        count = seen[head.lower()] = seen.get(head.lower(), 0) + 1
+        names.append(head if count == 1 else f"{head}_{count}")
+    return names
+
+
+def _csv(values: Mapping[str, Any], path: Path) -> None:
+    import csv
+
+    heads, rows = _rows(values)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(heads)
+        writer.writerows(rows)
+
+
+def _parquet(values: Mapping[str, Any], path: Path) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError:
+        raise click.ClickException(
+            "Parquet needs pyarrow: pip install 'headwater[parquet]'."
+        ) from None
+    heads, rows = _rows(values)
+    columns = list(zip(*rows, strict=True)) or [() for _ in heads]
+    arrays = [_array(pa, list(column)) for column in columns]
+    pa.parquet.write_table(pa.table(arrays, names=heads), path)
+
+
+def _array(pyarrow: Any, column: list[Any]) -> Any:
+    """Give a column its type; one of several kinds is kept as JSON."""
+    kinds = {type(value) for value in column if value is not None}
+    if kinds == {int, float}:
+        return pyarrow.array([None if value is None else float(value) for value in column])
+    if len(kinds) > 1:
+        return pyarrow.array([None if value is None else _json(value) for value in column])
+    return pyarrow.array(column)
+
+
+# Entities as a table of text.
+
+_WIDEST: Final = 40
+
+
+def columns_of(values: Mapping[str, Any]) -> list[str]:
+    """List the members that values have, as they first appear."""
+    names: dict[str, None] = {}
+    for value in values.values():
+        if isinstance(value, Mapping):
+            names.update(dict.fromkeys(value))
+    return list(names)
+
+
+def table(values: Mapping[str, Any]) -> str:
+    """Draw a table: the key, and a column for each member; values without members in one."""
+    names = columns_of(values)
+    plain = any(not isinstance(value, Mapping) for value in values.values())
+    heads = ["key", *names, *(["value"] if plain else [])]
+    lines = [heads]
+    for key, value in values.items():
+        is_object = isinstance(value, Mapping)
+        cells = [_cell(value[name]) if is_object and name in value else "" for name in names]
+        lines.append([_cell(key), *cells, *(["" if is_object else _cell(value)] if plain else [])])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    drawn = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    drawn.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(drawn)
+
+
+def _cell(value: Any) -> str:
+    import msgspec
+
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    # A value from a stream must not be able to steer the terminal.
+    text = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"

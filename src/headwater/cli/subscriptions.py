@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.targets import Target, make_client, reported, url_option
+from headwater.cli._io import Target, make_client, reported, url_option
 
 if TYPE_CHECKING:
     from headwater.client import Client

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.cli.data import Progress, size_of
+from headwater.cli.data_directory import Progress, size_of
 from tests.storage.disk.offline.conftest import Sample
 from tests.storage.disk.offline.stores import contents, extents_of, flip, segment_of
 from tests.storage.disk.offline.test_check import hashes

@@ -13,7 +13,7 @@ from tests.storage.disk.offline.repairs import damaged_block
 LATE: Final = """
 import sys
 from pathlib import Path
-from headwater.cli.data import Progress
+from headwater.cli.data_directory import Progress
 from headwater.storage.disk.offline.check import check
 from headwater.storage.disk.offline.repair import prepare
 

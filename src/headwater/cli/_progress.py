@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from headwater.cli.targets import NOTICE_SECONDS
+from headwater.cli._io import NOTICE_SECONDS
 
 _INTERVAL_SECONDS: Final = 0.2
 _ERASE: Final = "\r\x1b[K"

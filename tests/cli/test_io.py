@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater.cli.interrupts import Interrupts
+from headwater.cli._io import Interrupts
 
 
 @pytest.fixture(autouse=True)

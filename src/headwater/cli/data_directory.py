@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headwater.cli.targets import NOTICE_SECONDS
-from headwater.cli.values import counted
+from headwater.cli._io import NOTICE_SECONDS, counted
 from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:

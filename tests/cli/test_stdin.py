@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.cli.batches import (
+from headwater.cli._stdin import (
     MAX_BYTES,
     MAX_MESSAGES,
     BadInput,

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import click
 
-from headwater.cli.java_output import forget, java_writes_to, log_of
-from headwater.cli.pipeline_summaries import summary
-from headwater.cli.progress import Progress
-from headwater.errors import CheckpointTaken, HeadwaterError, NoSpark
+from headwater.cli._progress import Progress
+from headwater.cli.pipeline_report import summary
+from headwater.errors import CheckpointTaken, CheckpointUnwritable, HeadwaterError, NoSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -368,3 +368,160 @@ def _told(outcome: "Outcome") -> str:
     text = told(figures, outcome.seconds, outcome.total_bytes, outcome.total_rows)
     writing = "writing, " if outcome.doing else ""
     return f"{outcome.name}: {writing}{text}"
+
+
+# Where Java and its Python workers write: to a file, not between the lines that a person reads.
+
+LOG_NAME: Final = "headwater-spark.log"
+_STDERR: Final = 2
+
+
+def log_of(pipelines: "Sequence[Pipeline]") -> Path:
+    """Choose the file: in the first checkpoint that is on this machine, else a temporary one."""
+    from headwater.spark.pipelines.checkpoints import local_folder
+
+    for pipeline in pipelines:
+        folder = local_folder(pipeline.checkpoint) if pipeline.has_checkpoint else None
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise CheckpointUnwritable(str(folder), error.strerror or str(error)) from None
+            return folder / LOG_NAME
+    return Path(tempfile.gettempdir()) / f"{os.getpid()}-{LOG_NAME}"
+
+
+def forget(log: Path) -> None:
+    """Remove the log of what went well, unless it is a checkpoint's, which has one of each run."""
+    if log.name != LOG_NAME:
+        log.unlink(missing_ok=True)
+
+
+@contextmanager
+def java_writes_to(log: Path) -> Iterator[None]:
+    """Start Java in this block: what it inherits as its standard error is the file."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships without types
+    from pyspark.errors import PySparkException
+
+    from headwater.spark.pipelines.failures import reason_of
+
+    try:
+        file = log.open("wb")
+    except OSError as error:
+        raise CheckpointUnwritable(str(log.parent), error.strerror or str(error)) from None
+    kept = os.dup(_STDERR)
+    with file:
+        os.dup2(file.fileno(), _STDERR)
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise click.ClickException(f"Spark did not start: {reason_of(error)} See {log}") from None
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+
+
+# What `headwater pipeline check` does: all files without Spark first, then with one Spark.
+
+_SESSION: Final = ("master", "remote", "spark", "java")
+_NOT_READ: Final = frozenset({"source.stream", "checkpoint"})
+"""What a query over no streams, with a checkpoint of its own, does without."""
+
+
+class _Checked:
+    """A file, and what was found wrong with it so far."""
+
+    def __init__(
+        self, file: Path, pipeline: "Pipeline | None", problems: "Sequence[Problem]"
+    ) -> None:
+        self.file = file
+        self.pipeline = pipeline
+        self.problems = list(problems)
+        self.unknown: frozenset[str] = frozenset()
+
+    @property
+    def wrong(self) -> set[str]:
+        """Give the places that are not what they should be."""
+        return {one.where for one in self.problems if not one.is_warning} | self.unknown
+
+
+def check_files(
+    files: Sequence[Path], *, master: str | None, remote: str | None
+) -> tuple[int, int]:
+    """Print what is wrong with each file; gives how many errors and warnings there are."""
+    from headwater.errors import HeadwaterError
+    from headwater.spark.pipelines import Problem
+
+    refuse_places(master, remote)
+    progress = Progress()
+    found = []
+    for file in files:
+        progress.show(f"Checking {file} …")
+        found.append(_read_and_check(file, master, remote))
+    try:
+        _analyse(found, progress)
+    except HeadwaterError as error:
+        found.append(_Checked(Path("spark"), None, [Problem("session", str(error))]))
+    except click.ClickException as error:
+        found.append(_Checked(Path("spark"), None, [Problem("session", error.format_message())]))
+    progress.clear()
+    return _print_problems(found)
+
+
+def _read_and_check(file: Path, master: str | None, remote: str | None) -> _Checked:
+    """Read a file as far as that goes, and look at all that it says."""
+    from headwater.spark.pipelines import before_spark, read_partly
+
+    read = read_partly(file)
+    checked = _Checked(file, read.pipeline, read.problems)
+    checked.unknown = read.unknown
+    if read.pipeline is not None:
+        checked.pipeline = read.pipeline.placed(master, remote)
+        checked.problems += before_spark(checked.pipeline, read.unknown)
+    return checked
+
+
+def _analyse(found: Sequence[_Checked], progress: Progress) -> None:
+    """Have one Spark session look at every pipeline that says which one it needs."""
+    from headwater.spark.pipelines import open_session, with_spark
+    from headwater.spark.pipelines.problems import is_known
+
+    ready = [
+        (checked, checked.pipeline)
+        for checked in found
+        if checked.pipeline is not None
+        and all(is_known(place, checked.wrong) for place in _SESSION)
+    ]
+    if not ready:
+        return
+    hush_spark()
+    progress.show("Starting Spark …")
+    log = log_of([])
+    with java_writes_to(log):
+        session = open_session([pipeline for _, pipeline in ready])
+    is_local = not any(pipeline.remote for _, pipeline in ready)
+    try:
+        for checked, pipeline in ready:
+            progress.show(f"Spark looks at {checked.file} …")
+            wrong = checked.wrong
+            is_whole = not wrong - _NOT_READ
+            checked.problems += with_spark(
+                session.spark, pipeline, dry_run=is_local and is_whole, wrong=wrong
+            )
+    finally:
+        session.close()
+        forget(log)
+
+
+def _print_problems(found: Sequence[_Checked]) -> tuple[int, int]:
+    from headwater.spark.pipelines.problems import sorted_problems
+
+    errors = warnings = 0
+    for checked in found:
+        for problem in sorted_problems(checked.problems):
+            click.echo(f"{checked.file}: {problem}")
+            errors += not problem.is_warning
+            warnings += problem.is_warning
+        if not checked.problems:
+            click.echo(f"{checked.file}: fine")
+    return errors, warnings
