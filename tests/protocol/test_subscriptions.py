@@ -120,7 +120,7 @@ class TestFencing:
     def test_anything_else_is_fenced(
         self, state: s.State, token: int, generation: int, wake_id: str, now: float
     ) -> None:
-        assert s.fence(state, token, generation, wake_id, now) == s.Fenced(7)
+        assert s.fence(state, token, generation, wake_id, now) == s.WakeFenced(7)
 
 
 class TestDelivering:

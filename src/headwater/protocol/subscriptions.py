@@ -171,7 +171,7 @@ class NothingPending(Struct, frozen=True):
     """There is nothing to do, so there is nothing to claim."""
 
 
-class Fenced(Struct, frozen=True):
+class WakeFenced(Struct, frozen=True):
     """The request belongs to a wake that is over."""
 
     generation: int
@@ -221,7 +221,7 @@ def claim(
 
 def fence(
     state: State, token_generation: int, generation: int, wake_id: str, now: float
-) -> Fenced | None:
+) -> WakeFenced | None:
     """Refuse whoever does not come for the present wake (PROTOCOL 7.3).
 
     A webhook may call back before it has answered: its wake is then still due.
@@ -229,7 +229,7 @@ def fence(
     current = state.phase == "due" or (state.phase == "leased" and not lease_is_over(state, now))
     if current and token_generation == generation == state.generation and wake_id == state.wake_id:
         return None
-    return Fenced(state.generation)
+    return WakeFenced(state.generation)
 
 
 def extend(config: Config, state: State, now: float) -> State:

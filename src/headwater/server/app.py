@@ -28,7 +28,7 @@ from headwater.server.problems import (
 from headwater.server.runs.routes import RunRoutes
 from headwater.server.runs.service import RunService
 from headwater.server.settings import Settings
-from headwater.server.subscriptions.service import Control
+from headwater.server.subscriptions.service import SubscriptionService
 from headwater.storage.refusals import BytesDamaged
 from headwater.storage.store import Store
 
@@ -63,7 +63,7 @@ class Application:
         self.context = Context(store, settings, clock, jitter)
         self.fanout = Fanout(self.context)
         self.listing = Listing(self.context)
-        self.control = Control(store, settings, clock, jitter)
+        self.subscriptions = SubscriptionService(store, settings, clock, jitter)
         self.run_service = RunService(settings)
         self._runs = RunRoutes(self.context, self.run_service)
         origin = settings.cors_origin.encode()
@@ -93,8 +93,10 @@ class Application:
             method = head.method
             if type(path) is not str or method == "OPTIONS":
                 # PROTOCOL 6: no stream has a path below the reserved prefix
-                if method != "OPTIONS" and head.url_path.startswith(self.control.prefix):
-                    return await self.listing.handle(request) or await self.control.handle(request)
+                if method != "OPTIONS" and head.url_path.startswith(self.subscriptions.prefix):
+                    return await self.listing.handle(request) or await self.subscriptions.handle(
+                        request
+                    )
                 if method != "OPTIONS" and self._runs.is_mine(head.url_path):
                     return await self._runs.handle(request)
                 return self._elsewhere(path, head)
@@ -139,14 +141,14 @@ class Application:
 
     async def start(self) -> None:
         """Begin with what happens by itself, once the store is open."""
-        await self.control.start()
+        await self.subscriptions.start()
         await self.run_service.start()
 
     async def stop(self) -> None:
         """End what happens by itself, before the store is closed."""
         await self.run_service.stop()
         self.listing.changes.stop()
-        await self.control.stop()
+        await self.subscriptions.stop()
 
     async def expire(self) -> int:
         """Remove some streams whose time is over; says how many."""

@@ -5,8 +5,8 @@ import pytest
 from headwater.server.subscriptions.addresses import (
     Network,
     Rejected,
-    Rules,
     Target,
+    WebhookRules,
     check_address,
     check_url,
 )
@@ -24,7 +24,7 @@ PUBLIC = Target("https", "hooks.example.com", 443, "/", local=False)
     ],
 )
 def test_public_https_is_allowed(url: str) -> None:
-    assert isinstance(check_url(url, Rules()), Target)
+    assert isinstance(check_url(url, WebhookRules()), Target)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_public_https_is_allowed(url: str) -> None:
     ],
 )
 def test_anything_else_is_not(url: str) -> None:
-    assert isinstance(check_url(url, Rules()), Rejected), url
+    assert isinstance(check_url(url, WebhookRules()), Rejected), url
 
 
 @pytest.mark.parametrize(
     "url", ["http://localhost:3000/", "http://127.0.0.1/", "http://127.0.0.5:99/x"]
 )
 def test_development_allows_this_machine(url: str) -> None:
-    target = check_url(url, Rules(allow_local=True))
+    target = check_url(url, WebhookRules(allow_local=True))
     assert isinstance(target, Target)
-    assert check_address("127.0.0.1", target, Rules(allow_local=True)) is None
-    assert isinstance(check_address("10.0.0.1", target, Rules(allow_local=True)), Rejected)
+    assert check_address("127.0.0.1", target, WebhookRules(allow_local=True)) is None
+    assert isinstance(check_address("10.0.0.1", target, WebhookRules(allow_local=True)), Rejected)
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,18 @@ def test_development_allows_this_machine(url: str) -> None:
     ["http://10.0.0.1/hook", "http://example.com/", "http://127.1.0.1/", "http://localhost.a.com/"],
 )
 def test_development_allows_nothing_more(url: str) -> None:
-    assert isinstance(check_url(url, Rules(allow_local=True)), Rejected)
+    assert isinstance(check_url(url, WebhookRules(allow_local=True)), Rejected)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.9.8.7", "fe80::1%eth0", "224.0.0.1"])
 def test_a_public_name_must_not_resolve_to_a_local_address(address: str) -> None:
-    for rules in (Rules(), Rules(allow_local=True)):
+    for rules in (WebhookRules(), WebhookRules(allow_local=True)):
         assert isinstance(check_address(address, PUBLIC, rules), Rejected)
-    assert check_address("93.184.216.34", PUBLIC, Rules()) is None
+    assert check_address("93.184.216.34", PUBLIC, WebhookRules()) is None
 
 
 def test_a_list_of_hosts_shuts_out_all_others() -> None:
-    rules = Rules(hosts=("a.example.com", "*.b.example.com"))
+    rules = WebhookRules(hosts=("a.example.com", "*.b.example.com"))
     assert isinstance(check_url("https://a.example.com/", rules), Target)
     assert isinstance(check_url("https://x.y.b.example.com/", rules), Target)
     for host in ("b.example.com", "xb.example.com", "aa.example.com", "8.8.8.8"):
@@ -105,7 +105,7 @@ def test_a_list_of_hosts_shuts_out_all_others() -> None:
 
 
 def test_a_network_can_be_allowed() -> None:
-    rules = Rules(networks=(Network("10.1.0.0/16"),))
+    rules = WebhookRules(networks=(Network("10.1.0.0/16"),))
     assert isinstance(check_url("https://10.1.2.3/", rules), Target)
     assert isinstance(check_url("https://10.2.2.3/", rules), Rejected)
     assert isinstance(check_url("http://10.1.2.3/", rules), Rejected)

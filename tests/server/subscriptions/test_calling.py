@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from headwater.server.subscriptions.addresses import Network, Rules, Target, check_url
-from headwater.server.subscriptions.webhooks import Answer, Caller, Undelivered
+from headwater.server.subscriptions.addresses import Network, Target, WebhookRules, check_url
+from headwater.server.subscriptions.webhooks import CallFailed, WebhookClient, WebhookResponse
 
-LOOPBACK = Rules(networks=(Network("127.0.0.0/8"), Network("::1/128")))
+LOOPBACK = WebhookRules(networks=(Network("127.0.0.0/8"), Network("::1/128")))
 
 
 class Receiver:
@@ -82,7 +82,7 @@ def make_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
     return file, context
 
 
-def target(url: str, rules: Rules) -> Target:
+def target(url: str, rules: WebhookRules) -> Target:
     checked = check_url(url, rules)
     assert isinstance(checked, Target), checked
     return checked
@@ -96,9 +96,9 @@ def test_a_webhook_is_called_over_tls_where_the_operator_allows_its_network(
     async def scenario() -> None:
         async with Receiver(context) as receiver:
             at = target(f"https://127.0.0.1:{receiver.port}/a?b=c", LOOPBACK)
-            caller = Caller(LOOPBACK, 5, str(certificate))
-            answer = await caller.post(at, {"X-Test": "1"}, b"{}", 5)
-            assert answer == Answer(200, b'{"done": true}')
+            webhooks = WebhookClient(LOOPBACK, 5, str(certificate))
+            answer = await webhooks.post(at, {"X-Test": "1"}, b"{}", 5)
+            assert answer == WebhookResponse(200, b'{"done": true}')
             (request,) = receiver.requests
             assert request.startswith(b"POST /a?b=c HTTP/1.1\r\n")
             assert b"Host: 127.0.0.1:%d\r\n" % receiver.port in request
@@ -113,8 +113,8 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> Non
     async def scenario() -> None:
         async with Receiver(context) as receiver:
             at = target(f"https://127.0.0.1:{receiver.port}/", LOOPBACK)
-            answer = await Caller(LOOPBACK, 5, "").post(at, {}, b"{}", 5)
-            assert isinstance(answer, Undelivered)
+            answer = await WebhookClient(LOOPBACK, 5, "").post(at, {}, b"{}", 5)
+            assert isinstance(answer, CallFailed)
             assert "TLS" in answer.reason
             assert receiver.requests == []
 
@@ -126,8 +126,10 @@ def test_a_public_name_that_resolves_to_this_machine_is_not_even_connected_to() 
         async with Receiver() as receiver:
             # Taken for a public name: what a name server answers is known only when it is called.
             at = Target("https", "localhost", receiver.port, "/", local=False)
-            answer = await Caller(Rules(allow_local=True), 5, "").post(at, {}, b"{}", 5)
-            assert isinstance(answer, Undelivered)
+            answer = await WebhookClient(WebhookRules(allow_local=True), 5, "").post(
+                at, {}, b"{}", 5
+            )
+            assert isinstance(answer, CallFailed)
             assert "local network" in answer.reason
             assert receiver.connections == 0
 
@@ -136,10 +138,10 @@ def test_a_public_name_that_resolves_to_this_machine_is_not_even_connected_to() 
 
 def test_nobody_there_is_said_so() -> None:
     async def scenario() -> None:
-        rules = Rules(allow_local=True)
+        rules = WebhookRules(allow_local=True)
         at = target("http://127.0.0.1:1/", rules)
-        answer = await Caller(rules, 5, "").post(at, {}, b"{}", 5)
-        assert isinstance(answer, Undelivered)
+        answer = await WebhookClient(rules, 5, "").post(at, {}, b"{}", 5)
+        assert isinstance(answer, CallFailed)
         assert "connection failed" in answer.reason
 
     asyncio.run(scenario())
@@ -147,9 +149,9 @@ def test_nobody_there_is_said_so() -> None:
 
 def test_a_name_that_does_not_exist_is_said_so() -> None:
     async def scenario() -> None:
-        at = target("https://nowhere.invalid/", Rules())
-        answer = await Caller(Rules(), 5, "").post(at, {}, b"{}", 5)
-        assert isinstance(answer, Undelivered)
+        at = target("https://nowhere.invalid/", WebhookRules())
+        answer = await WebhookClient(WebhookRules(), 5, "").post(at, {}, b"{}", 5)
+        assert isinstance(answer, CallFailed)
         assert "resolved" in answer.reason
 
     asyncio.run(scenario())

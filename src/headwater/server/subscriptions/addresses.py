@@ -32,7 +32,7 @@ class Network(Struct, frozen=True):
         return address in ip_network(self.text)
 
 
-class Rules(Struct, frozen=True):
+class WebhookRules(Struct, frozen=True):
     """What the operator allows."""
 
     allow_local: bool = False
@@ -65,7 +65,7 @@ class Rejected(Struct, frozen=True):
     reason: str
 
 
-def check_url(url: str, rules: Rules) -> Target | Rejected:
+def check_url(url: str, rules: WebhookRules) -> Target | Rejected:
     """Check what can be told from a URL alone."""
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         return Rejected("it holds characters that a URL can't have")
@@ -90,7 +90,7 @@ def check_url(url: str, rules: Rules) -> Target | Rejected:
     return _check_host(target, rules) or target
 
 
-def _check_host(target: Target, rules: Rules) -> Rejected | None:
+def _check_host(target: Target, rules: WebhookRules) -> Rejected | None:
     host = target.host
     if rules.hosts and not any(_is_listed(host, entry) for entry in rules.hosts):
         return Rejected(f"'{host}' is not on the list of hosts that webhooks may go to")
@@ -110,7 +110,7 @@ def _is_listed(host: str, entry: str) -> bool:
     return host.endswith(entry[1:]) if entry.startswith("*.") else host == entry
 
 
-def check_address(text: str, target: Target, rules: Rules) -> Rejected | None:
+def check_address(text: str, target: Target, rules: WebhookRules) -> Rejected | None:
     """Check an address that a webhook's name resolves to, just before it is called."""
     address = ip_address(text.partition("%")[0])
     if target.local:

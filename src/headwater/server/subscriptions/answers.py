@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.protocol.subscriptions import AlreadyClaimed, BadConfig, Fenced, NothingPending
+from headwater.protocol.subscriptions import AlreadyClaimed, BadConfig, NothingPending, WakeFenced
 from headwater.server.messages import Headers, Response
 from headwater.server.problems import CONTENT_TYPE, Problem, problem_of
 from headwater.server.subscriptions.addresses import Rejected
 from headwater.server.subscriptions.keys import TooManyKeys
 from headwater.server.subscriptions.leases import BadAck
-from headwater.server.subscriptions.registry import Conflict, NoSubscription
+from headwater.server.subscriptions.registry import ConfigConflict, SubscriptionNotFound
 from headwater.server.subscriptions.tokens import BadToken
 
 
@@ -63,7 +63,7 @@ _TABLE: Final[dict[type, Callable[[Any], tuple[int, str, str, str]]]] = {
         "The token is not accepted",
         "Send the token of the wake as 'Authorization: Bearer …'.",
     ),
-    NoSubscription: lambda x: (
+    SubscriptionNotFound: lambda x: (
         404,
         "SUBSCRIPTION_NOT_FOUND",
         "There is no such subscription",
@@ -75,7 +75,7 @@ _TABLE: Final[dict[type, Callable[[Any], tuple[int, str, str, str]]]] = {
         "Nothing is here",
         "__ds/ has subscriptions, jwks.json, streams, splits/<path> and changes.",
     ),
-    Conflict: lambda x: (
+    ConfigConflict: lambda x: (
         409,
         "SUBSCRIPTION_ALREADY_EXISTS",
         "The subscription exists with another configuration",
@@ -93,7 +93,7 @@ _TABLE: Final[dict[type, Callable[[Any], tuple[int, str, str, str]]]] = {
         "There is nothing to do",
         "Every linked stream was processed; wait for the next wake.",
     ),
-    Fenced: lambda x: (
+    WakeFenced: lambda x: (
         409,
         "FENCED",
         "The wake is over",
@@ -125,7 +125,7 @@ def refuse(refusal: object) -> Response:
     headers: tuple[tuple[str, str], ...] = ()
     if isinstance(refusal, AlreadyClaimed):
         more = {"current_holder": refusal.holder, "generation": refusal.generation}
-    elif isinstance(refusal, Fenced):
+    elif isinstance(refusal, WakeFenced):
         more = {"generation": refusal.generation}
     elif isinstance(refusal, BadToken):
         headers = (("WWW-Authenticate", "Bearer"),)

@@ -1,4 +1,4 @@
-"""Waking: from a stream that has moved to a worker that knows, with retries and leases.
+"""Delivery: from a stream that has moved to a worker that knows, with retries and leases.
 
 Everything here runs in the turns of a subscription, but for the calls of webhooks: those run beside
 them, and come back with what became of them.
@@ -18,11 +18,11 @@ from headwater.protocol.lifecycle import Append
 from headwater.protocol.offsets import START, Offset
 from headwater.protocol.subscriptions import Link, beginning
 from headwater.server.problems import problem_of
-from headwater.server.subscriptions.addresses import Rejected, Rules, check_url
-from headwater.server.subscriptions.keys import Keys
-from headwater.server.subscriptions.subscription import Draft, Subscription
+from headwater.server.subscriptions.addresses import Rejected, WebhookRules, check_url
+from headwater.server.subscriptions.keys import SigningKeys
+from headwater.server.subscriptions.subscription import Subscription, SubscriptionChange
 from headwater.server.subscriptions.tokens import Claims, mint
-from headwater.server.subscriptions.webhooks import Answer, Caller, Undelivered
+from headwater.server.subscriptions.webhooks import CallFailed, WebhookClient, WebhookResponse
 from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Appended, Store, StreamInfo
 
@@ -44,66 +44,66 @@ class StreamStatus(msgspec.Struct, frozen=True):
     has_pending: bool
 
 
-class Snapshot(NamedTuple):
+class WakeSnapshot(NamedTuple):
     """What one wake tells: the streams, and where they ended when it did."""
 
     streams: list[StreamStatus]
     tails: dict[str, Offset]
 
 
-class _Reply(msgspec.Struct):
+class _WebhookReply(msgspec.Struct):
     """What a webhook may answer."""
 
     done: bool = False
 
 
-class Waking:
+class Delivery:
     """Wakes the workers of all subscriptions."""
 
     def __init__(
         self,
         store: Store,
         clock: Callable[[], float],
-        chance: Callable[[], float],
-        keys: Keys,
-        caller: Caller,
-        url_rules: Rules,
+        jitter: Callable[[], float],
+        keys: SigningKeys,
+        webhooks: WebhookClient,
+        url_rules: WebhookRules,
         *,
         attempts: int,
         concurrency: int,
     ) -> None:
         self._store = store
         self.clock = clock
-        self._chance = chance
+        self._jitter = jitter
         self.keys = keys
-        self._caller = caller
+        self._webhooks = webhooks
         self._url_rules = url_rules
         self._attempts = attempts
         self._slots = asyncio.Semaphore(concurrency)
-        self._deliveries: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[None]] = set()
         self._stopped = False
 
     async def stop(self) -> None:
         """Give up the calls that are under way: they are made again after the next start."""
         self._stopped = True
-        for task in tuple(self._deliveries):
+        for task in tuple(self._calls):
             task.cancel()
-        if self._deliveries:
-            await asyncio.wait(tuple(self._deliveries))
+        if self._calls:
+            await asyncio.wait(tuple(self._calls))
 
     # A turn, from beginning to end
 
-    async def settled(self, sub: Subscription, now: float | None = None) -> Draft:
+    async def begin_change(self, sub: Subscription, now: float | None = None) -> SubscriptionChange:
         """Begin a change with everything that has moved taken in.
 
         A caller that has decided whether a lease is over passes the time that it used.
         """
-        draft = Draft(sub)
+        change = SubscriptionChange(sub)
         now = self.clock() if now is None else now
-        moved, sub.moved = sub.moved, set()
-        draft.settled = moved
-        for path in moved:
-            link = draft.link(path)
+        changed_paths, sub.changed_paths = sub.changed_paths, set()
+        change.checked_paths = changed_paths
+        for path in changed_paths:
+            link = change.link(path)
             glob = sub.follows(path)
             if link is None and not glob:
                 continue
@@ -112,25 +112,25 @@ class Waking:
                 if link is None or link.incarnation != info.incarnation:
                     explicit = link is not None and link.explicit
                     acked = beginning(info.config.origin)
-                    draft.put(path, Link(acked, info.incarnation, explicit, glob))
+                    change.set_link(path, Link(acked, info.incarnation, explicit, glob))
                 sub.tails[path] = info.tail
             elif link is not None:
                 # Another stream may come to this path: that one is linked at its beginning.
-                draft.put(path, Link(START, 0, True, glob=False) if link.explicit else None)
+                change.set_link(path, Link(START, 0, True, glob=False) if link.explicit else None)
                 sub.tails.pop(path, None)
-        if rules.lease_is_over(draft.state, now):
-            draft.state = rules.to_idle(draft.state)
-        return draft
+        if rules.lease_is_over(change.state, now):
+            change.state = rules.to_idle(change.state)
+        return change
 
-    async def go_on(self, draft: Draft) -> StoreUnwritable | None:
+    async def commit_change(self, change: SubscriptionChange) -> StoreUnwritable | None:
         """End a change: with something to do and nobody at it, a worker is woken."""
-        sub = draft.sub
-        if draft.state.phase == "idle" and next(draft.pending(), None) is not None:
-            draft.state = rules.wake(draft.state, self.new_wake_id(), self.clock())
-        refusal = await draft.commit(self._store)
+        sub = change.sub
+        if change.state.phase == "idle" and next(change.pending(), None) is not None:
+            change.state = rules.wake(change.state, self.new_wake_id(), self.clock())
+        refusal = await change.commit(self._store)
         if refusal is None:
-            await self._announce(sub)
-        self._arm(sub)
+            await self._write_wake_event(sub)
+        self._set_timer(sub)
         return refusal
 
     @staticmethod
@@ -144,41 +144,41 @@ class Waking:
 
     # What happens by itself
 
-    def later(self, sub: Subscription, seconds: float) -> None:
+    def schedule(self, sub: Subscription, seconds: float) -> None:
         """Come back to a subscription after a while."""
-        sub.disarm()
+        sub.cancel_timer()
         if not sub.deleted and not self._stopped:
             loop = asyncio.get_running_loop()
-            sub.timer = loop.call_later(seconds, self._ring, sub)
+            sub.timer = loop.call_later(seconds, self._timer_fired, sub)
 
-    def _arm(self, sub: Subscription) -> None:
+    def _set_timer(self, sub: Subscription) -> None:
         due = rules.deadline(sub.state)
-        if sub.deleted or due is None or sub.delivering == sub.state.wake_id != "":
-            sub.disarm()
+        if sub.deleted or due is None or sub.wake_in_flight == sub.state.wake_id != "":
+            sub.cancel_timer()
         else:
-            self.later(sub, max(0.0, due - self.clock()))
+            self.schedule(sub, max(0.0, due - self.clock()))
 
-    def _ring(self, sub: Subscription) -> None:
+    def _timer_fired(self, sub: Subscription) -> None:
         sub.timer = None
-        sub.turns.post(lambda: self._tick(sub))
+        sub.queue.submit(lambda: self._run_due(sub))
 
-    async def _tick(self, sub: Subscription) -> None:
+    async def _run_due(self, sub: Subscription) -> None:
         if sub.deleted:
             return
         state = sub.state
         if state.phase == "due" and sub.config.type == "webhook":
-            if state.next_attempt_at <= self.clock() and sub.delivering != state.wake_id:
-                self._start(sub)
+            if state.next_attempt_at <= self.clock() and sub.wake_in_flight != state.wake_id:
+                self._start_call(sub)
             else:
-                self._arm(sub)
+                self._set_timer(sub)
             return
-        refusal = await self.go_on(await self.settled(sub))
+        refusal = await self.commit_change(await self.begin_change(sub))
         if refusal is not None:
-            self.later(sub, 1.0)
+            self.schedule(sub, 1.0)
 
     # Pull-wake: an event in the wake stream
 
-    async def _announce(self, sub: Subscription) -> None:
+    async def _write_wake_event(self, sub: Subscription) -> None:
         """Write the wake event that is due.
 
         That it was written is not written down: after a restart it is written once more, which
@@ -191,7 +191,7 @@ class Waking:
         event = {
             "type": "wake",
             "subscription_id": sub.id,
-            "stream": next(Draft(sub).pending(), ""),
+            "stream": next(SubscriptionChange(sub).pending(), ""),
             "generation": state.generation,
             "ts": int(now * 1000),
         }
@@ -200,46 +200,50 @@ class Waking:
         if isinstance(outcome, Appended):
             sub.state = rules.delivered(sub.config, state, state.wake_id, now) or state
         else:
-            await self._failed(sub, state.wake_id, problem_of(outcome).detail)
+            await self._record_failure(sub, state.wake_id, problem_of(outcome).detail)
 
     # Webhooks
 
-    def _start(self, sub: Subscription) -> None:
+    def _start_call(self, sub: Subscription) -> None:
         if not self._stopped:
-            sub.delivering = sub.state.wake_id
-            task = asyncio.get_running_loop().create_task(self._deliver(sub, sub.delivering))
-            self._deliveries.add(task)
-            task.add_done_callback(self._deliveries.discard)
+            sub.wake_in_flight = sub.state.wake_id
+            task = asyncio.get_running_loop().create_task(self._deliver(sub, sub.wake_in_flight))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
 
     async def _deliver(self, sub: Subscription, wake_id: str) -> None:
         """Call a webhook with a wake, and take back what came of it."""
         try:
             async with self._slots:
-                prepared = await sub.turns.run(lambda: self._prepare(sub, wake_id))
+                prepared = await sub.queue.run(lambda: self._prepare_call(sub, wake_id))
                 if prepared is None:
                     return
                 snapshot, body = prepared
                 started = self.clock()
-                outcome = await self._call(sub, body)
-            await sub.turns.run(lambda: self._delivered(sub, wake_id, snapshot, started, outcome))
+                outcome = await self._call_webhook(sub, body)
+            await sub.queue.run(
+                lambda: self._record_outcome(sub, wake_id, snapshot, started, outcome)
+            )
         except asyncio.CancelledError:
             raise
         except Exception:
             log.exception("delivery failed id=%s", sub.id)
         finally:
-            if sub.delivering == wake_id:
-                sub.delivering = ""
+            if sub.wake_in_flight == wake_id:
+                sub.wake_in_flight = ""
                 if not self._stopped:
-                    self._arm(sub)
+                    self._set_timer(sub)
 
-    async def _prepare(self, sub: Subscription, wake_id: str) -> tuple[Snapshot, bytes] | None:
+    async def _prepare_call(
+        self, sub: Subscription, wake_id: str
+    ) -> tuple[WakeSnapshot, bytes] | None:
         state = sub.state
         if sub.deleted or state.phase != "due" or state.wake_id != wake_id:
             return None
-        draft = await self.settled(sub)
-        if await draft.commit(self._store) is not None:
+        change = await self.begin_change(sub)
+        if await change.commit(self._store) is not None:
             return None
-        snapshot = self.snapshot(draft)
+        snapshot = self.snapshot(change)
         body = {
             "subscription_id": sub.id,
             "wake_id": wake_id,
@@ -250,68 +254,70 @@ class Waking:
         }
         return snapshot, msgspec.json.encode(body)
 
-    async def _call(self, sub: Subscription, body: bytes) -> Answer | Undelivered:
+    async def _call_webhook(self, sub: Subscription, body: bytes) -> WebhookResponse | CallFailed:
         target = check_url(sub.config.webhook_url or "", self._url_rules)
         if isinstance(target, Rejected):
-            return Undelivered(f"the webhook may not be called: {target.reason}")
+            return CallFailed(f"the webhook may not be called: {target.reason}")
         headers = {
             "Content-Type": "application/json",
             "Webhook-Signature": self.keys.current.sign(body, self.clock()),
         }
-        return await self._caller.post(target, headers, body, sub.config.lease_seconds)
+        return await self._webhooks.post(target, headers, body, sub.config.lease_seconds)
 
-    async def _delivered(
+    async def _record_outcome(
         self,
         sub: Subscription,
         wake_id: str,
-        snapshot: Snapshot,
+        snapshot: WakeSnapshot,
         started: float,
-        outcome: Answer | Undelivered,
+        outcome: WebhookResponse | CallFailed,
     ) -> None:
-        sub.delivering = ""
+        sub.wake_in_flight = ""
         if sub.deleted:
             return
-        if isinstance(outcome, Undelivered) or not 200 <= outcome.status < 300:
+        if isinstance(outcome, CallFailed) or not 200 <= outcome.status < 300:
             reason = (
                 outcome.reason
-                if isinstance(outcome, Undelivered)
+                if isinstance(outcome, CallFailed)
                 else f"the webhook answered {outcome.status}"
             )
-            await self._failed(sub, wake_id, reason)
-            self._arm(sub)
+            await self._record_failure(sub, wake_id, reason)
+            self._set_timer(sub)
             return
-        draft = await self.settled(sub)
-        state = rules.delivered(sub.config, draft.state, wake_id, started)
+        change = await self.begin_change(sub)
+        state = rules.delivered(sub.config, change.state, wake_id, started)
         if state is not None:
-            draft.state = state
+            change.state = state
             if _is_done(outcome.body):
                 for path, tail in snapshot.tails.items():
-                    advance(draft, path, tail)
-                draft.state = rules.to_idle(state)
-        refusal = await self.go_on(draft)
+                    advance(change, path, tail)
+                change.state = rules.to_idle(state)
+        refusal = await self.commit_change(change)
         if refusal is not None:
-            self.later(sub, 1.0)
+            self.schedule(sub, 1.0)
 
-    async def _failed(self, sub: Subscription, wake_id: str, reason: str) -> None:
-        draft = Draft(sub)
-        now, chance = self.clock(), self._chance()
-        state = rules.failed(draft.state, wake_id, reason[:_MAX_ERROR], now, chance, self._attempts)
+    async def _record_failure(self, sub: Subscription, wake_id: str, reason: str) -> None:
+        change = SubscriptionChange(sub)
+        now, jitter = self.clock(), self._jitter()
+        state = rules.failed(
+            change.state, wake_id, reason[:_MAX_ERROR], now, jitter, self._attempts
+        )
         if state is None:
             return
-        draft.state = state
+        change.state = state
         log.warning(
             "wake not delivered id=%s generation=%d attempts=%d status=%s reason=%s",
             *(sub.id, state.generation, state.attempts, rules.status(state), reason[:_MAX_ERROR]),
         )
-        if await draft.commit(self._store) is not None:
+        if await change.commit(self._store) is not None:
             sub.state = state  # it can't be written now, but must not be tried without a pause
 
-    def snapshot(self, draft: Draft) -> Snapshot:
+    def snapshot(self, change: SubscriptionChange) -> WakeSnapshot:
         """List the streams for a worker: those with something to do first, and not too many."""
-        sub = draft.sub
+        sub = change.sub
         streams: list[StreamStatus] = []
         tails: dict[str, Offset] = {}
-        for path in sorted(draft.pending())[:MAX_LISTED]:
+        for path in sorted(change.pending())[:MAX_LISTED]:
             link = sub.links[path]
             tails[path] = sub.tails[path]
             streams.append(
@@ -323,18 +329,18 @@ class Waking:
             if path not in tails:
                 at = str(link.acked)
                 streams.append(StreamStatus(path, link.type, at, at, has_pending=False))
-        return Snapshot(streams, tails)
+        return WakeSnapshot(streams, tails)
 
 
-def advance(draft: Draft, path: str, offset: Offset) -> None:
+def advance(change: SubscriptionChange, path: str, offset: Offset) -> None:
     """Move a link on; it never goes back."""
-    link = draft.link(path)
+    link = change.link(path)
     if link is not None and link.acked < offset:
-        draft.put(path, link._replace(acked=offset))
+        change.set_link(path, link._replace(acked=offset))
 
 
 def _is_done(body: bytes) -> bool:
     try:
-        return msgspec.json.decode(body, type=_Reply).done
+        return msgspec.json.decode(body, type=_WebhookReply).done
     except msgspec.DecodeError:
         return False  # any answer will do: the webhook calls back when it is done

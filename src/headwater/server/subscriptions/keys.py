@@ -1,4 +1,4 @@
-"""The keys that webhooks are signed with, and the secret of the tokens, kept across restarts.
+"""The keys that webhooks are signed with, and the secret of the tokens, stored across restarts.
 
 The newest key signs. A key that was replaced stays published until whatever it has signed is too
 old to be accepted (PROTOCOL 6.5).
@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from headwater.server.subscriptions.serial_queue import Turns
-from headwater.server.subscriptions.tokens import unpadded
+from headwater.server.subscriptions.serial_queue import SerialQueue
+from headwater.server.subscriptions.tokens import base64url
 from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Store
 
@@ -22,7 +22,7 @@ _SECRET: Final = "secret/tokens"  # noqa: S105 - the name of a document
 MAX_KEYS: Final = 16
 
 
-class KeptKey(msgspec.Struct, frozen=True):
+class StoredKey(msgspec.Struct, frozen=True):
     """A key as it is stored."""
 
     private: bytes
@@ -39,15 +39,15 @@ class TooManyKeys(msgspec.Struct, frozen=True):
 class SigningKey:
     """One Ed25519 key."""
 
-    __slots__ = ("_private", "kept", "kid", "public")
+    __slots__ = ("_private", "kid", "public", "stored")
 
-    def __init__(self, kept: KeptKey) -> None:
-        self.kept = kept
-        self._private = Ed25519PrivateKey.from_private_bytes(kept.private)
-        self.public = unpadded(self._private.public_key().public_bytes_raw()).decode()
+    def __init__(self, stored: StoredKey) -> None:
+        self.stored = stored
+        self._private = Ed25519PrivateKey.from_private_bytes(stored.private)
+        self.public = base64url(self._private.public_key().public_bytes_raw()).decode()
         # RFC 8037: the thumbprint of the key, members in the order of their names.
         thumbprint = f'{{"crv":"Ed25519","kty":"OKP","x":"{self.public}"}}'
-        self.kid = "ds_" + unpadded(hashlib.sha256(thumbprint.encode()).digest())[:22].decode()
+        self.kid = "ds_" + base64url(hashlib.sha256(thumbprint.encode()).digest())[:22].decode()
 
     def jwk(self) -> dict[str, str]:
         """Write the public key as a JSON Web Key."""
@@ -63,10 +63,10 @@ class SigningKey:
     def sign(self, body: bytes, now: float) -> str:
         """Write the `Webhook-Signature` of a body (PROTOCOL 7.1)."""
         signature = self._private.sign(b"%d." % int(now) + body)
-        return f"t={int(now)},kid={self.kid},ed25519={unpadded(signature).decode()}"
+        return f"t={int(now)},kid={self.kid},ed25519={base64url(signature).decode()}"
 
 
-class Keys:
+class SigningKeys:
     """All keys of a server."""
 
     def __init__(self, store: Store, clock: Callable[[], float], overlap: float) -> None:
@@ -74,46 +74,46 @@ class Keys:
         self._clock = clock
         self._overlap = overlap
         self._keys: list[SigningKey] = []
-        self._turns = Turns()
+        self._queue = SerialQueue()
         self.secret = b""
 
     async def load(self) -> None:
-        """Read what was kept."""
-        kept = await self._store.documents(PREFIX)
-        keys = [SigningKey(msgspec.msgpack.decode(raw, type=KeptKey)) for raw in kept.values()]
-        self._keys = sorted(keys, key=lambda key: (key.kept.retired is None, key.kept.created))
+        """Read what was stored."""
+        stored = await self._store.documents(PREFIX)
+        keys = [SigningKey(msgspec.msgpack.decode(raw, type=StoredKey)) for raw in stored.values()]
+        self._keys = sorted(keys, key=lambda key: (key.stored.retired is None, key.stored.created))
         self.secret = (await self._store.documents(_SECRET)).get(_SECRET, b"")
 
     async def ensure(self) -> StoreUnwritable | None:
         """Make a key and a secret where there are none yet."""
         if self._keys and self.secret:
             return None
-        return await self._turns.run(self._ensure)
+        return await self._queue.run(self._ensure)
 
     async def _ensure(self) -> StoreUnwritable | None:
         if self._keys and self.secret:
             return None
         secret = os.urandom(32)
         key = self._new()
-        refusal = await self._store.keep({_SECRET: secret, PREFIX + key.kid: _encode(key.kept)})
+        refusal = await self._store.keep({_SECRET: secret, PREFIX + key.kid: _encode(key.stored)})
         if refusal is None:
             self.secret, self._keys = secret, [key]
         return refusal
 
     async def rotate(self) -> SigningKey | TooManyKeys | StoreUnwritable:
         """Sign with a new key from now on; the old ones stay published for a while."""
-        return await self._turns.run(self._rotate)
+        return await self._queue.run(self._rotate)
 
     async def _rotate(self) -> SigningKey | TooManyKeys | StoreUnwritable:
         now = self._clock()
         key = self._new()
-        changes: dict[str, bytes | None] = {PREFIX + key.kid: _encode(key.kept)}
+        changes: dict[str, bytes | None] = {PREFIX + key.kid: _encode(key.stored)}
         keys = []
         for old in self._keys:
             if self._is_needed(old, now):
-                retired = now if old.kept.retired is None else old.kept.retired
-                keys.append(SigningKey(msgspec.structs.replace(old.kept, retired=retired)))
-                changes[PREFIX + old.kid] = _encode(keys[-1].kept)
+                retired = now if old.stored.retired is None else old.stored.retired
+                keys.append(SigningKey(msgspec.structs.replace(old.stored, retired=retired)))
+                changes[PREFIX + old.kid] = _encode(keys[-1].stored)
             else:
                 changes[PREFIX + old.kid] = None
         if len(keys) >= MAX_KEYS:
@@ -128,10 +128,10 @@ class Keys:
         return key
 
     def _new(self) -> SigningKey:
-        return SigningKey(KeptKey(os.urandom(32), self._clock()))
+        return SigningKey(StoredKey(os.urandom(32), self._clock()))
 
     def _is_needed(self, key: SigningKey, now: float) -> bool:
-        return key.kept.retired is None or now < key.kept.retired + self._overlap
+        return key.stored.retired is None or now < key.stored.retired + self._overlap
 
     @property
     def current(self) -> SigningKey:
@@ -144,5 +144,5 @@ class Keys:
         return [key for key in reversed(self._keys) if self._is_needed(key, now)]
 
 
-def _encode(key: KeptKey) -> bytes:
+def _encode(key: StoredKey) -> bytes:
     return msgspec.msgpack.encode(key)

@@ -11,12 +11,12 @@ from msgspec import Struct
 from headwater.protocol.globs import GlobIndex, literal_prefix
 from headwater.protocol.offsets import START
 from headwater.protocol.subscriptions import Config, Link, State, to_idle
-from headwater.server.subscriptions.delivery import Waking
+from headwater.server.subscriptions.delivery import Delivery
 from headwater.server.subscriptions.subscription import (
     LINKS,
     MAIN,
     PAGE,
-    Kept,
+    StoredSubscription,
     Subscription,
     encode_link,
     load,
@@ -27,72 +27,72 @@ from headwater.storage.store import Store, StreamInfo
 log: Final = logging.getLogger("headwater.subscriptions")
 
 
-class Made(Struct, frozen=True):
+class SubscriptionCreated(Struct, frozen=True):
     """The subscription exists as asked for; `new` unless it did before."""
 
     sub: Subscription
     new: bool
 
 
-class Conflict(Struct, frozen=True):
+class ConfigConflict(Struct, frozen=True):
     """A subscription with another configuration has this id."""
 
     subscription_id: str
 
 
-class NoSubscription(Struct, frozen=True):
+class SubscriptionNotFound(Struct, frozen=True):
     """There is no subscription with this id."""
 
     subscription_id: str
 
 
-class Subscriptions:
+class SubscriptionRegistry:
     """The subscriptions of one store."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], waking: Waking) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float], delivery: Delivery) -> None:
         self._store = store
         self._clock = clock
-        self._waking = waking
+        self._delivery = delivery
         self._by_id: dict[str, Subscription] = {}
         self._globs: GlobIndex[Subscription] = GlobIndex()
         self._explicit: dict[str, set[Subscription]] = {}
         self._unobserve: Callable[[], None] | None = None
-        self._resuming: asyncio.Task[None] | None = None
+        self._recovery: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Bring back what was kept; what moved meanwhile is looked for beside the requests."""
+        """Bring back what was stored; what moved meanwhile is looked for beside the requests."""
         store = self._store
         self._by_id, orphans = load(await store.documents(MAIN), await store.documents(LINKS))
         for sub in self._by_id.values():
             sub.ready = True
             self._index(sub)
-        for keys in _pages(orphans):
+        for keys in _batches(orphans):
             await store.keep(dict.fromkeys(keys))
         if self._by_id:
             self._observe()
-            self._resuming = asyncio.get_running_loop().create_task(self._resume_all())
+            self._recovery = asyncio.get_running_loop().create_task(self._recover_all())
 
     async def stop(self) -> None:
         """Let nothing happen by itself any more, and wait for what is under way."""
         if self._unobserve is not None:
             self._unobserve()
             self._unobserve = None
-        if self._resuming is not None:
-            self._resuming.cancel()
-            await asyncio.wait([self._resuming])
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.wait([self._recovery])
         for sub in self._by_id.values():
             sub.deleted = True
-            sub.disarm()
-        await self._waking.stop()
+            sub.cancel_timer()
+        await self._delivery.stop()
         for sub in self._by_id.values():
-            await sub.turns.settle()
+            await sub.queue.drain()
 
-    def get(self, subscription_id: str) -> Subscription | NoSubscription:
+    def get(self, subscription_id: str) -> Subscription | SubscriptionNotFound:
         """Find a subscription."""
         sub = self._by_id.get(subscription_id)
         if sub is None or not sub.ready or sub.deleted:
-            return NoSubscription(subscription_id)
-        self._resume_first(sub)
+            return SubscriptionNotFound(subscription_id)
+        self._recover_soon(sub)
         return sub
 
     def page(self, after: str, limit: int) -> list[Subscription]:
@@ -104,51 +104,51 @@ class Subscriptions:
 
     async def put(
         self, subscription_id: str, config: Config, base_url: str
-    ) -> Made | Conflict | StoreUnwritable:
+    ) -> SubscriptionCreated | ConfigConflict | StoreUnwritable:
         """Make a subscription, or confirm that it is there (PROTOCOL 6.2)."""
         while True:
             sub = self._by_id.get(subscription_id)
             if sub is None:
-                kept = Kept(config, State(), self._clock(), base_url)
-                made = self._by_id[subscription_id] = Subscription(subscription_id, kept)
+                stored = StoredSubscription(config, State(), self._clock(), base_url)
+                created = self._by_id[subscription_id] = Subscription(subscription_id, stored)
                 self._observe()
-                made.resumed = True
-                return await made.turns.run(lambda made=made: self._make(made))  # type: ignore[misc] # bound now
-            self._resume_first(sub)
-            result = await sub.turns.run(lambda sub=sub: self._confirm(sub, config, base_url))  # type: ignore[misc] # bound now
+                created.recovered = True
+                return await created.queue.run(lambda created=created: self._create(created))  # type: ignore[misc] # bound now
+            self._recover_soon(sub)
+            result = await sub.queue.run(lambda sub=sub: self._confirm(sub, config, base_url))  # type: ignore[misc] # bound now
             if result is not None:
                 return result
 
-    async def _make(self, sub: Subscription) -> Made | StoreUnwritable:
+    async def _create(self, sub: Subscription) -> SubscriptionCreated | StoreUnwritable:
         # Indexed first: what appears while the others are listed is noted, and looked at after.
         self._index(sub)
         try:
             refusal = await self._link_all(sub)
         except BaseException:
-            self._forget(sub)
+            self._remove(sub)
             raise
         if refusal is not None:
-            self._forget(sub)
+            self._remove(sub)
             return refusal
         sub.ready = True
-        await self._look(sub)
-        return Made(sub, new=True)
+        await self._check(sub)
+        return SubscriptionCreated(sub, new=True)
 
     async def _link_all(self, sub: Subscription) -> StoreUnwritable | None:
         """Link everything that there is, at its tail; the subscription itself is written last."""
         for path in sub.config.streams:
             self._add_explicit(sub, path, await self._store.head(path, self._clock()))
-        async for page in self._living(sub):
+        async for page in self._matching_streams(sub):
             for info in page:
                 known = sub.links.get(info.path)
                 sub.links[info.path] = Link(info.tail, info.incarnation, known is not None, True)
-        for paths in _pages(sub.links):
-            links = {sub.key(path): encode_link(sub.links[path]) for path in paths}
+        for paths in _batches(sub.links):
+            links = {sub.link_key(path): encode_link(sub.links[path]) for path in paths}
             refusal = await self._store.keep(links)
             if refusal is not None:
                 return refusal
             await asyncio.sleep(0)
-        return await self._store.keep({MAIN + sub.id: sub.document(sub.state)})
+        return await self._store.keep({MAIN + sub.id: sub.encode(sub.state)})
 
     def _add_explicit(self, sub: Subscription, path: str, info: object) -> None:
         sub.links[path] = (
@@ -160,36 +160,36 @@ class Subscriptions:
 
     async def _confirm(
         self, sub: Subscription, config: Config, base_url: str
-    ) -> Made | Conflict | StoreUnwritable | None:
+    ) -> SubscriptionCreated | ConfigConflict | StoreUnwritable | None:
         if sub.deleted or not sub.ready:
             return None
         if sub.config.fingerprint() != config.fingerprint():
-            return Conflict(sub.id)
-        draft = await self._waking.settled(sub)
-        if draft.state.phase == "dead":
-            draft.state = to_idle(draft.state)
+            return ConfigConflict(sub.id)
+        change = await self._delivery.begin_change(sub)
+        if change.state.phase == "dead":
+            change.state = to_idle(change.state)
         sub.base_url = base_url
-        refusal = await self._waking.go_on(draft)
-        return refusal or Made(sub, new=False)
+        refusal = await self._delivery.commit_change(change)
+        return refusal or SubscriptionCreated(sub, new=False)
 
-    async def delete(self, sub: Subscription) -> StoreUnwritable | NoSubscription | None:
+    async def delete(self, sub: Subscription) -> StoreUnwritable | SubscriptionNotFound | None:
         """Drop a subscription; whoever still works for it is refused from now on."""
-        return await sub.turns.run(lambda: self._delete(sub))
+        return await sub.queue.run(lambda: self._delete(sub))
 
-    async def _delete(self, sub: Subscription) -> StoreUnwritable | NoSubscription | None:
+    async def _delete(self, sub: Subscription) -> StoreUnwritable | SubscriptionNotFound | None:
         if sub.deleted:
-            return NoSubscription(sub.id)
+            return SubscriptionNotFound(sub.id)
         refusal = await self._store.keep({MAIN + sub.id: None})
         if refusal is not None:
             return refusal
         sub.deleted = True
-        sub.disarm()
-        for paths in _pages(sub.links):
-            await self._store.keep(dict.fromkeys(map(sub.key, paths)))
-        self._forget(sub)
+        sub.cancel_timer()
+        for paths in _batches(sub.links):
+            await self._store.keep(dict.fromkeys(map(sub.link_key, paths)))
+        self._remove(sub)
         return None
 
-    def _forget(self, sub: Subscription) -> None:
+    def _remove(self, sub: Subscription) -> None:
         sub.deleted = True
         self._globs.remove(sub)
         for path in sub.links:
@@ -214,15 +214,15 @@ class Subscriptions:
 
     async def add_streams(
         self, sub: Subscription, paths: Iterable[str]
-    ) -> StoreUnwritable | NoSubscription | None:
+    ) -> StoreUnwritable | SubscriptionNotFound | None:
         """Link streams explicitly, at their tails (PROTOCOL 6.4)."""
 
-        async def add() -> StoreUnwritable | NoSubscription | None:
+        async def add() -> StoreUnwritable | SubscriptionNotFound | None:
             if sub.deleted:
-                return NoSubscription(sub.id)
-            draft = await self._waking.settled(sub)
+                return SubscriptionNotFound(sub.id)
+            change = await self._delivery.begin_change(sub)
             for path in paths:
-                link = draft.link(path)
+                link = change.link(path)
                 if link is None:
                     info = await self._store.head(path, self._clock())
                     there = isinstance(info, StreamInfo)
@@ -232,95 +232,95 @@ class Subscriptions:
                         explicit=True,
                         glob=there and sub.follows(path),
                     )
-                draft.put(path, link._replace(explicit=True))
+                change.set_link(path, link._replace(explicit=True))
                 # Before it is durable: an append meanwhile must not go unnoticed.
                 self._explicit.setdefault(path, set()).add(sub)
-            return await self._waking.go_on(draft)
+            return await self._delivery.commit_change(change)
 
-        return await sub.turns.run(add)
+        return await sub.queue.run(add)
 
     async def remove_stream(
         self, sub: Subscription, path: str
-    ) -> StoreUnwritable | NoSubscription | None:
+    ) -> StoreUnwritable | SubscriptionNotFound | None:
         """Drop an explicit link; one that the pattern makes stays."""
 
-        async def remove() -> StoreUnwritable | NoSubscription | None:
+        async def remove() -> StoreUnwritable | SubscriptionNotFound | None:
             if sub.deleted:
-                return NoSubscription(sub.id)
-            draft = await self._waking.settled(sub)
-            link = draft.link(path)
+                return SubscriptionNotFound(sub.id)
+            change = await self._delivery.begin_change(sub)
+            link = change.link(path)
             if link is not None and link.explicit:
-                draft.put(path, link._replace(explicit=False) if link.glob else None)
-            refusal = await self._waking.go_on(draft)
+                change.set_link(path, link._replace(explicit=False) if link.glob else None)
+            refusal = await self._delivery.commit_change(change)
             if refusal is None:
                 self._drop_explicit(sub, path)
             return refusal
 
-        return await sub.turns.run(remove)
+        return await sub.queue.run(remove)
 
     # Noticing
 
     def _observe(self) -> None:
         if self._unobserve is None:
-            self._unobserve = self._store.observe(self._changed)
+            self._unobserve = self._store.observe(self._stream_changed)
 
-    def _changed(self, path: str) -> None:
+    def _stream_changed(self, path: str) -> None:
         """A stream has changed: note it for those who follow it. This is part of every append."""
         matched = self._globs.match(path)
         explicit = self._explicit.get(path)
         if matched:
             for sub in matched:
-                self._note(sub, path)
+                self._mark_changed(sub, path)
         if explicit:
             for sub in explicit:
-                self._note(sub, path)
+                self._mark_changed(sub, path)
 
-    def _note(self, sub: Subscription, path: str) -> None:
-        sub.moved.add(path)
+    def _mark_changed(self, sub: Subscription, path: str) -> None:
+        sub.changed_paths.add(path)
         # While a worker is at it nothing has to happen: it is looked at when that one is done.
-        if sub.state.phase == "idle" and not sub.looking and sub.ready and not sub.deleted:
-            sub.looking = True
-            sub.turns.post(lambda: self._look(sub))
+        if sub.state.phase == "idle" and not sub.check_queued and sub.ready and not sub.deleted:
+            sub.check_queued = True
+            sub.queue.submit(lambda: self._check(sub))
 
-    async def _look(self, sub: Subscription) -> None:
+    async def _check(self, sub: Subscription) -> None:
         """Link what is new, and wake a worker if there is something to do."""
-        sub.looking = False
+        sub.check_queued = False
         if sub.deleted:
             return
-        draft = await self._waking.settled(sub)
-        refusal = await self._waking.go_on(draft)
+        change = await self._delivery.begin_change(sub)
+        refusal = await self._delivery.commit_change(change)
         if refusal is not None:
             log.error("subscription can't be woken id=%s reason=%s", sub.id, refusal.reason)
-            self._waking.later(sub, 1.0)
+            self._delivery.schedule(sub, 1.0)
 
-    async def _resume_all(self) -> None:
+    async def _recover_all(self) -> None:
         for sub in list(self._by_id.values()):
-            await sub.turns.run(lambda sub=sub: self._resume(sub))  # type: ignore[misc] # bound now
+            await sub.queue.run(lambda sub=sub: self._recover(sub))  # type: ignore[misc] # bound now
             await asyncio.sleep(0)
 
-    def _resume_first(self, sub: Subscription) -> None:
+    def _recover_soon(self, sub: Subscription) -> None:
         """Have whoever asks for a subscription find it as it is, however many there are."""
-        if not sub.resumed:
-            sub.turns.post(lambda: self._resume(sub))
+        if not sub.recovered:
+            sub.queue.submit(lambda: self._recover(sub))
 
-    async def _resume(self, sub: Subscription) -> None:
+    async def _recover(self, sub: Subscription) -> None:
         """Find what has moved since before the restart, then go on where it was."""
-        if sub.deleted or sub.resumed:
+        if sub.deleted or sub.recovered:
             return
-        sub.resumed = True
+        sub.recovered = True
         unseen = dict.fromkeys(sub.links)
-        async for page in self._living(sub):
+        async for page in self._matching_streams(sub):
             for info in page:
                 unseen.pop(info.path, None)
                 link = sub.links.get(info.path)
                 same = link is not None and link.incarnation == info.incarnation
                 if link is None or not same or link.has_pending(info.tail):
-                    sub.moved.add(info.path)
+                    sub.changed_paths.add(info.path)
         # Explicit links, and streams that are gone: few of them were listed.
-        sub.moved.update(unseen)
-        await self._look(sub)
+        sub.changed_paths.update(unseen)
+        await self._check(sub)
 
-    async def _living(self, sub: Subscription) -> AsyncIterator[list[StreamInfo]]:
+    async def _matching_streams(self, sub: Subscription) -> AsyncIterator[list[StreamInfo]]:
         """List the streams that the pattern takes in, without holding up the loop."""
         pattern = sub.config.pattern
         if pattern is None:
@@ -332,7 +332,7 @@ class Subscriptions:
             await asyncio.sleep(0)
 
 
-def _pages(items: Iterable[str]) -> Iterator[list[str]]:
+def _batches(items: Iterable[str]) -> Iterator[list[str]]:
     """Split into pages that are written at once."""
     rest = iter(list(items))
     while page := list(islice(rest, PAGE)):

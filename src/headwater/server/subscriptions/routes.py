@@ -20,7 +20,7 @@ from headwater.protocol.subscriptions import (
 from headwater.server.messages import Request, Response
 from headwater.server.problems import method_not_allowed
 from headwater.server.settings import Settings
-from headwater.server.subscriptions.addresses import Rejected, Rules, check_url
+from headwater.server.subscriptions.addresses import Rejected, WebhookRules, check_url
 from headwater.server.subscriptions.answers import (
     BadBody,
     NoResource,
@@ -29,10 +29,14 @@ from headwater.server.subscriptions.answers import (
     refuse,
     refuse_problem,
 )
-from headwater.server.subscriptions.delivery import Waking
-from headwater.server.subscriptions.keys import Keys, SigningKey
-from headwater.server.subscriptions.leases import MAX_WORKER, Acked, Claimed, Working, WorkRequest
-from headwater.server.subscriptions.registry import Made, NoSubscription, Subscriptions
+from headwater.server.subscriptions.delivery import Delivery
+from headwater.server.subscriptions.keys import SigningKey, SigningKeys
+from headwater.server.subscriptions.leases import MAX_WORKER, Acked, AckRequest, Claimed, Leases
+from headwater.server.subscriptions.registry import (
+    SubscriptionCreated,
+    SubscriptionNotFound,
+    SubscriptionRegistry,
+)
 from headwater.server.subscriptions.subscription import Subscription
 from headwater.server.subscriptions.tokens import BadToken, Claims, verify
 
@@ -58,23 +62,23 @@ class ClaimBody(msgspec.Struct, frozen=True):
     worker: str
 
 
-class Routes:
+class SubscriptionRoutes:
     """Answers the requests for control APIs."""
 
     def __init__(
         self,
         settings: Settings,
-        url_rules: Rules,
-        subscriptions: Subscriptions,
-        waking: Waking,
-        working: Working,
-        keys: Keys,
+        url_rules: WebhookRules,
+        subscriptions: SubscriptionRegistry,
+        delivery: Delivery,
+        leases: Leases,
+        keys: SigningKeys,
     ) -> None:
         self._settings = settings
         self._url_rules = url_rules
         self._subscriptions = subscriptions
-        self._waking = waking
-        self._working = working
+        self._delivery = delivery
+        self._leases = leases
         self._keys = keys
         self._actions: dict[str, Handler] = {
             "claim": self._claim,
@@ -120,7 +124,7 @@ class Routes:
 
     async def _with(self, name: str, request: Request, handler: Handler) -> Response:
         sub = self._subscriptions.get(name)
-        return refuse(sub) if isinstance(sub, NoSubscription) else await handler(request, sub)
+        return refuse(sub) if isinstance(sub, SubscriptionNotFound) else await handler(request, sub)
 
     # Subscriptions
 
@@ -141,7 +145,7 @@ class Routes:
         if refusal is not None:
             return refuse(refusal)
         made = await self._subscriptions.put(name, config, self._base_url(request))
-        if not isinstance(made, Made):
+        if not isinstance(made, SubscriptionCreated):
             return refuse(made)
         where = f"{self._base_url(request)}{RESERVED}/subscriptions/{quote(name, safe='')}"
         headers = ((b"location", where.encode()),) if made.new else ()
@@ -155,10 +159,10 @@ class Routes:
         """Describe a subscription with its links, once everything that moved is taken in."""
 
         async def settle() -> None:
-            if not sub.deleted and sub.moved:
-                await self._waking.go_on(await self._waking.settled(sub))
+            if not sub.deleted and sub.changed_paths:
+                await self._delivery.commit_change(await self._delivery.begin_change(sub))
 
-        await sub.turns.run(settle)
+        await sub.queue.run(settle)
         streams = [
             {"path": path, "link_type": link.type, "acked_offset": str(link.acked)}
             for path, link in sorted(sub.links.items())
@@ -238,7 +242,7 @@ class Routes:
             return refuse(body)
         if not 0 < len(body.worker) <= MAX_WORKER:
             return refuse(BadBody(f"worker must have 1 to {MAX_WORKER} characters"))
-        outcome = await self._working.claim(sub, body.worker)
+        outcome = await self._leases.claim(sub, body.worker)
         if not isinstance(outcome, Claimed):
             return refuse(outcome)
         claimed = {
@@ -254,7 +258,7 @@ class Routes:
         work = self._work(request, sub)
         if not isinstance(work, tuple):
             return refuse(work)
-        outcome = await self._working.ack(sub, *work)
+        outcome = await self._leases.ack(sub, *work)
         if not isinstance(outcome, Acked):
             return refuse(outcome)
         answer: dict[str, object] = {"ok": True, "next_wake": outcome.next_wake}
@@ -266,19 +270,19 @@ class Routes:
         work = self._work(request, sub)
         if not isinstance(work, tuple):
             return refuse(work)
-        refusal = await self._working.release(sub, *work)
+        refusal = await self._leases.release(sub, *work)
         return Response(204, []) if refusal is None else refuse(refusal)
 
     def _work(
         self, request: Request, sub: Subscription
-    ) -> tuple[int, WorkRequest] | BadToken | BadBody:
+    ) -> tuple[int, AckRequest] | BadToken | BadBody:
         scheme, _, token = (request.head.header(b"authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             return BadToken(expired=False)
-        claims = verify(self._keys.secret, token.strip(), sub.id, self._waking.clock())
+        claims = verify(self._keys.secret, token.strip(), sub.id, self._delivery.clock())
         if not isinstance(claims, Claims):
             return claims
-        body = _decode(request, WorkRequest)
+        body = _decode(request, AckRequest)
         return body if isinstance(body, BadBody) else (claims.gen, body)
 
     # Keys

@@ -1,4 +1,4 @@
-"""Turns: jobs that run one after another, each to its end, whoever still waits for it.
+"""SerialQueue: jobs that run one after another, each to its end, whoever still waits for it.
 
 A request that is dropped must not stop half-way what it has begun, and two requests for one
 subscription must not decide on the same state.
@@ -16,7 +16,7 @@ T = TypeVar("T")
 Job = Callable[[], Awaitable[Any]]
 
 
-class Turns:
+class SerialQueue:
     """A queue of jobs, and the task that does them while there are any."""
 
     __slots__ = ("_jobs", "_runner")
@@ -33,11 +33,11 @@ class Turns:
             self._runner = asyncio.get_running_loop().create_task(self._work())
         return result
 
-    def post(self, job: Job) -> None:
+    def submit(self, job: Job) -> None:
         """Have a job done in its turn that nobody waits for."""
         self.run(job).add_done_callback(_report)
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait until there is nothing to do."""
         while self._runner is not None:
             await asyncio.wait([self._runner])

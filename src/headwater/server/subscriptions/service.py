@@ -5,17 +5,17 @@ from collections.abc import Callable
 from headwater.protocol.paths import RESERVED
 from headwater.server.messages import Request, Response
 from headwater.server.settings import Settings
-from headwater.server.subscriptions.addresses import Network, Rules
-from headwater.server.subscriptions.delivery import Waking
-from headwater.server.subscriptions.keys import Keys
-from headwater.server.subscriptions.leases import Working
-from headwater.server.subscriptions.registry import Subscriptions
-from headwater.server.subscriptions.routes import Routes
-from headwater.server.subscriptions.webhooks import Caller
+from headwater.server.subscriptions.addresses import Network, WebhookRules
+from headwater.server.subscriptions.delivery import Delivery
+from headwater.server.subscriptions.keys import SigningKeys
+from headwater.server.subscriptions.leases import Leases
+from headwater.server.subscriptions.registry import SubscriptionRegistry
+from headwater.server.subscriptions.routes import SubscriptionRoutes
+from headwater.server.subscriptions.webhooks import WebhookClient
 from headwater.storage.store import Store
 
 
-class Control:
+class SubscriptionService:
     """Subscriptions and their keys; `start` it once the store is open."""
 
     def __init__(
@@ -23,25 +23,27 @@ class Control:
         store: Store,
         settings: Settings,
         clock: Callable[[], float],
-        chance: Callable[[], float],
+        jitter: Callable[[], float],
     ) -> None:
         self.prefix = settings.root + RESERVED + "/"
         rules = url_rules(settings)
-        self._keys = Keys(store, clock, settings.webhook_key_overlap)
-        caller = Caller(rules, settings.webhook_timeout, settings.webhook_ca_file)
-        waking = Waking(
+        self._keys = SigningKeys(store, clock, settings.webhook_key_overlap)
+        webhooks = WebhookClient(rules, settings.webhook_timeout, settings.webhook_ca_file)
+        delivery = Delivery(
             store,
             clock,
-            chance,
+            jitter,
             self._keys,
-            caller,
+            webhooks,
             rules,
             attempts=settings.webhook_attempts,
             concurrency=settings.webhook_concurrency,
         )
-        self._subscriptions = Subscriptions(store, clock, waking)
-        working = Working(store, waking)
-        self._routes = Routes(settings, rules, self._subscriptions, waking, working, self._keys)
+        self._subscriptions = SubscriptionRegistry(store, clock, delivery)
+        leases = Leases(store, delivery)
+        self._routes = SubscriptionRoutes(
+            settings, rules, self._subscriptions, delivery, leases, self._keys
+        )
 
     async def start(self) -> None:
         """Bring back keys and subscriptions."""
@@ -57,9 +59,9 @@ class Control:
         return await self._routes.handle(request)
 
 
-def url_rules(settings: Settings) -> Rules:
+def url_rules(settings: Settings) -> WebhookRules:
     """Take the rules for webhooks from the settings."""
-    return Rules(
+    return WebhookRules(
         settings.allow_local_webhooks,
         tuple(host.lower() for host in settings.webhook_hosts.split()),
         tuple(Network(text) for text in settings.webhook_networks.split()),

@@ -14,7 +14,7 @@ import msgspec
 from headwater.protocol.globs import matches
 from headwater.protocol.offsets import Offset
 from headwater.protocol.subscriptions import Config, Link, State
-from headwater.server.subscriptions.serial_queue import Turns
+from headwater.server.subscriptions.serial_queue import SerialQueue
 from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Store
 
@@ -24,7 +24,7 @@ PAGE: Final = 1000
 """Links that are written, or dropped, at once."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredSubscription(msgspec.Struct, frozen=True):
     """A subscription as it is stored, without its links."""
 
     config: Config
@@ -34,7 +34,7 @@ class Kept(msgspec.Struct, frozen=True):
     """Where clients reach the streams: callback URLs begin with it."""
 
 
-_decode_kept: Final = msgspec.json.Decoder(Kept).decode
+_decode_subscription: Final = msgspec.json.Decoder(StoredSubscription).decode
 _decode_link: Final = msgspec.json.Decoder(tuple[int, int, int, bool, bool]).decode
 
 
@@ -54,75 +54,77 @@ class Subscription:
 
     __slots__ = (
         "base_url",
+        "changed_paths",
+        "check_queued",
         "config",
         "created_at",
         "deleted",
-        "delivering",
         "id",
         "links",
-        "looking",
-        "moved",
+        "queue",
         "ready",
-        "resumed",
+        "recovered",
         "state",
         "tails",
         "timer",
-        "turns",
+        "wake_in_flight",
     )
 
-    def __init__(self, subscription_id: str, kept: Kept) -> None:
+    def __init__(self, subscription_id: str, stored: StoredSubscription) -> None:
         self.id = subscription_id
-        self.config = kept.config
-        self.state = kept.state
-        self.created_at = kept.created_at
-        self.base_url = kept.base_url
+        self.config = stored.config
+        self.state = stored.state
+        self.created_at = stored.created_at
+        self.base_url = stored.base_url
         self.links: dict[str, Link] = {}
         self.tails: dict[str, Offset] = {}
         """Where streams end that have something pending."""
-        self.moved: set[str] = set()
+        self.changed_paths: set[str] = set()
         """Streams that have changed since they were last looked at."""
-        self.looking = False
+        self.check_queued = False
         """A turn that looks at them is on its way."""
         self.ready = False
         """It exists: everything that makes it up is durable."""
-        self.resumed = False
+        self.recovered = False
         """What has moved before a restart was looked for."""
         self.deleted = False
-        self.delivering = ""
+        self.wake_in_flight = ""
         """The wake that is being delivered right now."""
         self.timer: asyncio.TimerHandle | None = None
-        self.turns = Turns()
+        self.queue = SerialQueue()
 
     def follows(self, path: str) -> bool:
         """Tell whether the pattern takes a stream in; wake events must not wake again."""
         pattern = self.config.pattern
         return pattern is not None and path != self.config.wake_stream and matches(pattern, path)
 
-    def document(self, state: State) -> bytes:
+    def encode(self, state: State) -> bytes:
         """Write it down."""
-        return msgspec.json.encode(Kept(self.config, state, self.created_at, self.base_url))
+        return msgspec.json.encode(
+            StoredSubscription(self.config, state, self.created_at, self.base_url)
+        )
 
-    def key(self, path: str) -> str:
+    def link_key(self, path: str) -> str:
         """Name the document of a link; an id holds no slash."""
         return f"{LINKS}{self.id}/{path}"
 
-    def disarm(self) -> None:
+    def cancel_timer(self) -> None:
         """Stop the timer."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
 
-class Draft:
+class SubscriptionChange:
     """A change of one subscription: made up in one turn, then durable and seen, or neither."""
 
-    __slots__ = ("_links", "settled", "state", "sub")
+    __slots__ = ("_links", "checked_paths", "state", "sub")
 
     def __init__(self, sub: Subscription) -> None:
         self.sub = sub
         self.state = sub.state
         self._links: dict[str, Link | None] = {}
-        self.settled: set[str] = set()
+        self.checked_paths: set[str] = set()
         """What was looked at for it, and has to be looked at again if it fails."""
 
     @property
@@ -133,7 +135,7 @@ class Draft:
         """Give a link as it would be."""
         return self._links[path] if path in self._links else self.sub.links.get(path)
 
-    def put(self, path: str, link: Link | None) -> None:
+    def set_link(self, path: str, link: Link | None) -> None:
         """Change a link, or drop it."""
         if self.sub.links.get(path) != link:
             self._links[path] = link
@@ -151,15 +153,15 @@ class Draft:
         """Make it durable, then let it be seen."""
         sub = self.sub
         documents: dict[str, bytes | None] = {
-            sub.key(path): None if link is None else encode_link(link)
+            sub.link_key(path): None if link is None else encode_link(link)
             for path, link in self._links.items()
         }
         if self.state != sub.state:
-            documents[MAIN + sub.id] = sub.document(self.state)
+            documents[MAIN + sub.id] = sub.encode(self.state)
         if documents:
             refusal = await store.keep(documents)
             if refusal is not None:
-                sub.moved |= self.settled
+                sub.changed_paths |= self.checked_paths
                 return refusal
         for path, link in self._links.items():
             if link is None:
@@ -167,7 +169,7 @@ class Draft:
             else:
                 sub.links[path] = link
         sub.state = self.state
-        for path in self._links.keys() | self.settled:
+        for path in self._links.keys() | self.checked_paths:
             link = sub.links.get(path)
             if path in sub.tails and not (link and link.has_pending(sub.tails[path])):
                 del sub.tails[path]
@@ -182,7 +184,7 @@ def load(
     A subscription is written after its links and dropped before them, so a crash may leave some.
     """
     found = {
-        key.removeprefix(MAIN): Subscription(key.removeprefix(MAIN), _decode_kept(raw))
+        key.removeprefix(MAIN): Subscription(key.removeprefix(MAIN), _decode_subscription(raw))
         for key, raw in main.items()
     }
     orphans = []

@@ -32,22 +32,22 @@ class BadToken(msgspec.Struct, frozen=True):
 _decode: Final = msgspec.json.Decoder(Claims).decode
 
 
-def unpadded(data: bytes) -> bytes:
+def base64url(data: bytes) -> bytes:
     """Encode as base64url without padding, as JOSE does."""
     return urlsafe_b64encode(data).rstrip(b"=")
 
 
 def mint(secret: bytes, claims: Claims) -> str:
     """Write and sign a token."""
-    signed = unpadded(_HEADER) + b"." + unpadded(msgspec.json.encode(claims))
-    return (signed + b"." + unpadded(_sign(secret, signed))).decode()
+    signed = base64url(_HEADER) + b"." + base64url(msgspec.json.encode(claims))
+    return (signed + b"." + base64url(_sign(secret, signed))).decode()
 
 
 def verify(secret: bytes, token: str, subscription: str, now: float) -> Claims | BadToken:
     """Read a token for a subscription."""
     signed, _, signature = token.encode("latin-1", "replace").rpartition(b".")
     # Compared in its encoded form, so that no second spelling of a signature is accepted.
-    if not hmac.compare_digest(signature, unpadded(_sign(secret, signed))):
+    if not hmac.compare_digest(signature, base64url(_sign(secret, signed))):
         return BadToken(expired=False)
     payload = signed.rpartition(b".")[2]
     claims = _decode(urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))

@@ -12,30 +12,30 @@ from typing import Final, NamedTuple
 import httptools
 
 from headwater import __version__
-from headwater.server.subscriptions.addresses import Rejected, Rules, Target, check_address
+from headwater.server.subscriptions.addresses import Rejected, Target, WebhookRules, check_address
 
 MAX_ANSWER_BYTES: Final = 64 * 1024
 _MAX_HEAD_BYTES: Final = 16 * 1024
 _PIECE_BYTES: Final = 16 * 1024
 
 
-class Answer(NamedTuple):
+class WebhookResponse(NamedTuple):
     """What a webhook has answered."""
 
     status: int
     body: bytes
 
 
-class Undelivered(NamedTuple):
+class CallFailed(NamedTuple):
     """Why a webhook could not be called, or did not answer."""
 
     reason: str
 
 
-class Caller:
+class WebhookClient:
     """Calls webhooks by the rules of the operator."""
 
-    def __init__(self, rules: Rules, timeout: float, ca_file: str) -> None:
+    def __init__(self, rules: WebhookRules, timeout: float, ca_file: str) -> None:
         self._rules = rules
         self._timeout = timeout
         self._ca_file = ca_file
@@ -43,30 +43,30 @@ class Caller:
 
     async def post(
         self, target: Target, headers: dict[str, str], body: bytes, seconds: float
-    ) -> Answer | Undelivered:
+    ) -> WebhookResponse | CallFailed:
         """Send one request; runs in a task, and always ends in time."""
         try:
             async with asyncio.timeout(min(seconds, self._timeout)):
                 address = await self._resolve(target)
-                if isinstance(address, Undelivered):
+                if isinstance(address, CallFailed):
                     return address
                 return await self._exchange(target, address, headers, body)
         except TimeoutError:
-            return Undelivered("it did not answer in time")
+            return CallFailed("it did not answer in time")
         except ssl.SSLError as error:
-            return Undelivered(f"TLS failed: {error.reason or error}")
+            return CallFailed(f"TLS failed: {error.reason or error}")
         except (OSError, asyncio.IncompleteReadError) as error:
-            return Undelivered(f"the connection failed: {error}")
+            return CallFailed(f"the connection failed: {error}")
         except httptools.HttpParserError:
-            return Undelivered("its answer is not HTTP")
+            return CallFailed("its answer is not HTTP")
 
-    async def _resolve(self, target: Target) -> str | Undelivered:
+    async def _resolve(self, target: Target) -> str | CallFailed:
         """Find an address that may be called."""
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(target.host, target.port, type=1)
         except OSError as error:
-            return Undelivered(f"'{target.host}' can't be resolved: {error.strerror or error}")
+            return CallFailed(f"'{target.host}' can't be resolved: {error.strerror or error}")
         refused: Rejected | None = None
         for *_, place in found:
             address = str(place[0])
@@ -74,11 +74,11 @@ class Caller:
             if refused is None:
                 return address
         why = refused.reason if refused is not None else "there is no address"
-        return Undelivered(f"'{target.host}' may not be called: {why}")
+        return CallFailed(f"'{target.host}' may not be called: {why}")
 
     async def _exchange(
         self, target: Target, address: str, headers: dict[str, str], body: bytes
-    ) -> Answer | Undelivered:
+    ) -> WebhookResponse | CallFailed:
         secure = target.scheme == "https"
         reader, writer = await asyncio.open_connection(
             address,
@@ -112,7 +112,7 @@ def _head(target: Target, headers: dict[str, str], length: int) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
 
-class _Reading:
+class _ResponseParser:
     """What the parser has found so far."""
 
     def __init__(self) -> None:
@@ -130,8 +130,8 @@ class _Reading:
         self.complete = True
 
 
-async def _answer(reader: asyncio.StreamReader) -> Answer | Undelivered:
-    reading = _Reading()
+async def _answer(reader: asyncio.StreamReader) -> WebhookResponse | CallFailed:
+    reading = _ResponseParser()
     parser = httptools.HttpResponseParser(reading)
     received = 0
     while not reading.complete:
@@ -141,9 +141,9 @@ async def _answer(reader: asyncio.StreamReader) -> Answer | Undelivered:
         received += len(piece)
         parser.feed_data(piece)
         if not reading.headed and received > _MAX_HEAD_BYTES:
-            return Undelivered("the head of its answer is too long")
+            return CallFailed("the head of its answer is too long")
         if len(reading.body) > MAX_ANSWER_BYTES:
-            return Undelivered(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+            return CallFailed(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
     if not reading.headed:
-        return Undelivered("it closed the connection without an answer")
-    return Answer(parser.get_status_code(), bytes(reading.body))
+        return CallFailed("it closed the connection without an answer")
+    return WebhookResponse(parser.get_status_code(), bytes(reading.body))
