@@ -1,6 +1,6 @@
 """When a stream ends by itself."""
 
-from headwater.protocol.lifecycle import NEVER, Expiry
+from headwater.protocol.expiry import NEVER, Expiry
 
 
 def test_never_has_no_deadline() -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.protocol.expiry import NEVER, Expiry, inherited_expiry
 from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point
 from headwater.protocol.framing import frame_json
-from headwater.protocol.lifecycle import NEVER, Expiry, inherited_expiry
 from headwater.protocol.offsets import (
     START,
     Lineage,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.protocol.expiry import NEVER, Expiry
 from headwater.protocol.headers import (
     BadHeader,
     is_true,
@@ -13,7 +14,6 @@ from headwater.protocol.headers import (
     parse_plain_integer,
     parse_producer,
 )
-from headwater.protocol.lifecycle import NEVER, Expiry
 from headwater.protocol.producers import MAX_INTEGER, ProducerClaim
 
 

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
+from headwater.protocol.expiry import NEVER, Expiry
 from headwater.protocol.forks import ForkOrigin, ForkRequest
 from headwater.protocol.framing import EmptyArray, InvalidJson
 from headwater.protocol.lifecycle import (
-    NEVER,
     AlreadyClosed,
     Append,
     AppendPlan,
     Create,
-    Expiry,
     StreamConfig,
     decide_append,
     existing_mismatch,

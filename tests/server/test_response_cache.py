@@ -1,6 +1,7 @@
 """Which answers are kept, for how long, and how many."""
 
-from headwater.protocol.lifecycle import Expiry, StreamConfig
+from headwater.protocol.expiry import Expiry
+from headwater.protocol.lifecycle import StreamConfig
 from headwater.protocol.offsets import Offset
 from headwater.server.messages import Head, Request, Response
 from headwater.server.response_cache import SMALL_ANSWER_BYTES, Key, ReadCache

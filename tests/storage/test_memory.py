@@ -7,7 +7,8 @@ import tracemalloc
 import pytest
 
 from headwater.errors import StoreNotOpen
-from headwater.protocol.lifecycle import Append, Create, Expiry
+from headwater.protocol.expiry import Expiry
+from headwater.protocol.lifecycle import Append, Create
 from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.memory import MemoryStore
 from headwater.storage.refusals import StoreFull

@@ -3,9 +3,10 @@
 import json
 from typing import Any, Final, TypeVar
 
+from headwater.protocol.expiry import Expiry
 from headwater.protocol.forks import ForkRequest
 from headwater.protocol.framing import render
-from headwater.protocol.lifecycle import Append, Create, Expiry
+from headwater.protocol.lifecycle import Append, Create
 from headwater.protocol.offsets import START, Now, Offset
 from headwater.protocol.producers import ProducerClaim
 from headwater.storage.store import Appended, Chunk, Created, Store, StreamInfo

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from headwater.protocol.lifecycle import Expiry
+from headwater.protocol.expiry import Expiry
 from headwater.storage.store import Store
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.steps import T0, append, close, create, fork, head

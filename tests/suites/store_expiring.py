@@ -1,6 +1,7 @@
 """What any store promises of time: sliding TTL, absolute expiry, and the reaper."""
 
-from headwater.protocol.lifecycle import Append, Expiry
+from headwater.protocol.expiry import Expiry
+from headwater.protocol.lifecycle import Append
 from headwater.protocol.offsets import START
 from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.store import Store

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headwater.protocol.lifecycle import NEVER, Append, Create, Expiry
+from headwater.protocol.expiry import NEVER, Expiry
+from headwater.protocol.lifecycle import Append, Create
 from headwater.protocol.offsets import (
     START,
     Offset,

@@ -14,9 +14,10 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from headwater.protocol.expiry import NEVER, Expiry
 from headwater.protocol.forks import ForkRequest
 from headwater.protocol.framing import render
-from headwater.protocol.lifecycle import NEVER, Append, Create, Expiry
+from headwater.protocol.lifecycle import Append, Create
 from headwater.protocol.offsets import START, Offset
 from headwater.protocol.producers import ProducerClaim
 from headwater.protocol.refusals import (

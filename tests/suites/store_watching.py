@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from headwater.protocol.lifecycle import Append, Expiry
+from headwater.protocol.expiry import Expiry
+from headwater.protocol.lifecycle import Append
 from headwater.storage.store import Store
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.steps import JSON, T0, append, close, create, expect, fork, head, messages

@@ -2,8 +2,9 @@
 
 import pytest
 
+from headwater.protocol.expiry import Expiry
 from headwater.protocol.framing import EmptyArray, InvalidJson
-from headwater.protocol.lifecycle import Append, Create, Expiry
+from headwater.protocol.lifecycle import Append, Create
 from headwater.protocol.producers import (
     EpochStartsAtZero,
     Fenced,

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headwater.protocol.lifecycle import NEVER, Expiry
+from headwater.protocol.expiry import NEVER, Expiry
 from headwater.protocol.producers import MAX_INTEGER, ProducerClaim
 
 STREAM_NEXT_OFFSET: Final = "Stream-Next-Offset"

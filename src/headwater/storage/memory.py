@@ -10,6 +10,7 @@ from itertools import islice
 from headwater.errors import StoreNotOpen
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
+from headwater.protocol.expiry import Expiry, inherited_expiry
 from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point
 from headwater.protocol.framing import Buffer, EmptyArray, InvalidJson, frame
 from headwater.protocol.lifecycle import (
@@ -17,11 +18,9 @@ from headwater.protocol.lifecycle import (
     Append,
     AppendPlan,
     Create,
-    Expiry,
     StreamConfig,
     decide_append,
     existing_mismatch,
-    inherited_expiry,
 )
 from headwater.protocol.offsets import (
     Lineage,

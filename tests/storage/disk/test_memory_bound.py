@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from headwater.protocol.lifecycle import Append, Expiry
+from headwater.protocol.expiry import Expiry
+from headwater.protocol.lifecycle import Append
 from headwater.protocol.producers import ProducerClaim, SequenceGap
 from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.disk.compaction import MERGE_AT

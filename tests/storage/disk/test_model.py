@@ -19,8 +19,9 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from headwater.protocol.expiry import NEVER, Expiry
 from headwater.protocol.forks import ForkRequest
-from headwater.protocol.lifecycle import NEVER, Append, Create, Expiry
+from headwater.protocol.lifecycle import Append, Create
 from headwater.protocol.offsets import NOW, START, Offset
 from headwater.protocol.producers import ProducerClaim
 from headwater.storage.disk.options import DiskOptions

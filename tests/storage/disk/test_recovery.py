@@ -13,7 +13,7 @@ from zlib import crc32
 import pytest
 
 from headwater.errors import NewerFormat, StoreDamaged, StoreLocked
-from headwater.protocol.lifecycle import Expiry
+from headwater.protocol.expiry import Expiry
 from headwater.protocol.offsets import START as OFFSET_START
 from headwater.protocol.producers import ProducerClaim
 from headwater.protocol.refusals import StreamNotFound

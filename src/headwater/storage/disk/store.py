@@ -18,6 +18,7 @@ import msgspec
 from headwater.errors import StoreDamaged, StoreNotOpen, StreamDamaged
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
+from headwater.protocol.expiry import inherited_expiry
 from headwater.protocol.forks import ForkOrigin, fork_point
 from headwater.protocol.framing import EmptyArray, InvalidJson, frame
 from headwater.protocol.lifecycle import (
@@ -27,7 +28,6 @@ from headwater.protocol.lifecycle import (
     Create,
     decide_append,
     existing_mismatch,
-    inherited_expiry,
 )
 from headwater.protocol.offsets import Now, Offset
 from headwater.protocol.producers import Repeated

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from headwater.protocol import content_types
 from headwater.protocol.content_types import media_type
+from headwater.protocol.expiry import Expiry
 from headwater.protocol.forks import ForkOrigin
-from headwater.protocol.lifecycle import Expiry, StreamConfig
+from headwater.protocol.lifecycle import StreamConfig
 from headwater.protocol.offsets import Lineage, Offset
 from headwater.protocol.producers import ProducerClaim, ProducerState
 from headwater.storage.byte_log import ByteLog
