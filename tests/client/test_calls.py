@@ -2,9 +2,9 @@
 
 import pytest
 
-from headwater.client import ProducerClaim, calls
-from headwater.client.messages import Answer
-from headwater.client.values import Appended
+from headwater.client import ProducerClaim, _calls
+from headwater.client._http1 import Answer
+from headwater.client._values import Appended
 from headwater.errors import StreamClosed, UnexpectedAnswer
 
 URL = "http://host/v1/stream/chat/42"
@@ -16,18 +16,18 @@ def answer(status: int, **headers: str) -> Answer:
 
 
 def test_only_an_append_without_a_producer_may_not_be_repeated() -> None:
-    plain = calls.append(URL, b"1", content_type="application/json")
-    claimed = calls.append(
+    plain = _calls.append(URL, b"1", content_type="application/json")
+    claimed = _calls.append(
         URL, b"1", content_type="application/json", producer=ProducerClaim("p", 0, 0)
     )
-    closing = calls.append(URL, b"1", content_type="application/json", close=True)
+    closing = _calls.append(URL, b"1", content_type="application/json", close=True)
     others = [
-        calls.create(URL, content_type="text/plain").request,
-        calls.fork(URL, f"{URL}/fork").request,
-        calls.close(URL).request,
-        calls.head(URL).request,
-        calls.delete(URL).request,
-        calls.read_request(URL, "-1"),
+        _calls.create(URL, content_type="text/plain").request,
+        _calls.fork(URL, f"{URL}/fork").request,
+        _calls.close(URL).request,
+        _calls.head(URL).request,
+        _calls.delete(URL).request,
+        _calls.read_request(URL, "-1"),
     ]
     assert not plain.request.repeatable
     assert not closing.request.repeatable
@@ -36,19 +36,19 @@ def test_only_an_append_without_a_producer_may_not_be_repeated() -> None:
 
 
 def test_headers_say_what_was_asked_for_and_nothing_else() -> None:
-    created = calls.create(URL, b"x", content_type="text/plain", ttl=0, closed=True).request
+    created = _calls.create(URL, b"x", content_type="text/plain", ttl=0, closed=True).request
     assert created.headers == {
         "Content-Type": "text/plain",
         "Stream-TTL": "0",
         "Stream-Closed": "true",
     }
-    forked = calls.fork(f"{URL}%20x", f"{URL}/fork", offset="1_2", sub_offset=3).request
+    forked = _calls.fork(f"{URL}%20x", f"{URL}/fork", offset="1_2", sub_offset=3).request
     assert forked.headers == {
         "Stream-Forked-From": "/v1/stream/chat/42%20x",
         "Stream-Fork-Offset": "1_2",
         "Stream-Fork-Sub-Offset": "3",
     }
-    appended = calls.append(
+    appended = _calls.append(
         URL, b"1", content_type="a/b", seq="7", producer=ProducerClaim("p", 1, 2)
     ).request
     assert appended.headers == {
@@ -61,7 +61,7 @@ def test_headers_say_what_was_asked_for_and_nothing_else() -> None:
 
 
 def test_an_append_is_told_from_its_duplicate() -> None:
-    interpret = calls.close(URL).interpret
+    interpret = _calls.close(URL).interpret
     assert interpret(answer(204, stream_next_offset="1_5")) == Appended("1_5")
     new = answer(200, stream_next_offset="1_5", producer_seq="0")
     assert interpret(new) == Appended("1_5", producer_seq=0)
@@ -72,7 +72,7 @@ def test_an_append_is_told_from_its_duplicate() -> None:
 
 def test_what_was_appended_before_the_stream_was_closed_counts_as_repeated() -> None:
     claim = ProducerClaim("p", 2, 4)
-    call = calls.append(URL, b"1", content_type="application/json", producer=claim)
+    call = _calls.append(URL, b"1", content_type="application/json", producer=claim)
     closed = {"stream_closed": "true", "stream_next_offset": "9"}
     appended = call.interpret(answer(409, **closed, producer_epoch="2", producer_seq="5"))
     assert (appended.offset, appended.closed, appended.duplicate) == ("9", True, True)
@@ -96,10 +96,10 @@ def test_what_was_appended_before_the_stream_was_closed_counts_as_repeated() -> 
 def test_messages_share_a_body_without_becoming_others(
     messages: list[bytes], content_type: str, body: bytes
 ) -> None:
-    assert calls.join_messages(messages, content_type) == body
+    assert _calls.join_messages(messages, content_type) == body
 
 
 def test_json_is_checked_as_the_server_would() -> None:
-    assert calls.check_json(b' {"a": [1, "\xc3\xa4"]} ') is None
+    assert _calls.check_json(b' {"a": [1, "\xc3\xa4"]} ') is None
     for wrong in (b"", b"1,2", b"hello", b'"\xff"', b"[" * 100_000):
-        assert calls.check_json(wrong), wrong[:10]
+        assert _calls.check_json(wrong), wrong[:10]

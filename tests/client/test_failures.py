@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from headwater import errors
-from headwater.client.failures import failure
-from headwater.client.messages import Answer
+from headwater.client._error_mapping import failure
+from headwater.client._http1 import Answer
 
 URL = "http://127.0.0.1:4437/v1/stream/chat/42"
 

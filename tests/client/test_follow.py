@@ -9,7 +9,7 @@ import pytest
 
 from headwater import errors
 from headwater.client import Client, Retry, Stream
-from headwater.client.following import Live
+from headwater.client._reader import Live
 from tests.client.conftest import live_reads
 from tests.support.patience import wait_until
 from tests.support.proxy import Proxy

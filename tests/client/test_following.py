@@ -2,11 +2,11 @@
 
 import pytest
 
-from headwater.client.following import Live, Reader, join_payloads
-from headwater.client.messages import Answer
-from headwater.client.retry import Retry
-from headwater.client.steps import Open, Pause, Receive, Send, read_on
-from headwater.client.values import Batch
+from headwater.client._http1 import Answer
+from headwater.client._operations import Open, Pause, Receive, Send, read_on
+from headwater.client._reader import Live, Reader, join_payloads
+from headwater.client._retry import Retry
+from headwater.client._values import Batch
 from headwater.errors import StreamNotFound, StreamRecreated, UnexpectedAnswer
 
 URL = "http://host/v1/stream/x"

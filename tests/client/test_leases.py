@@ -1,8 +1,8 @@
 """A worker's lease, as the server's answers renew it."""
 
-from headwater.client.messages import ROOT, Answer
-from headwater.client.subscriptions import Claim
-from headwater.client.working import Lease
+from headwater.client._http1 import ROOT, Answer
+from headwater.client._subscriptions import Claim
+from headwater.client._worker import Lease
 
 URL = "http://host"
 CLAIM = Claim(wake_id="w", generation=1, token="first", streams=[], lease_ttl_ms=30_000)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.client.messages import origin_of, stream_url, target_of, with_query
+from headwater.client._http1 import origin_of, stream_url, target_of, with_query
 
 BASE = "http://127.0.0.1:4437"
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.client import Appended, ProducerState, Retry
-from headwater.client.deliveries import Parcel
-from headwater.client.producing import Outbox, ProducerOptions
+from headwater.client._outbox import Outbox, Parcel, ProducerOptions
 from headwater.errors import (
     ClientError,
     ConnectionLost,

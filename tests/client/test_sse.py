@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.client.sse import Event, EventParser
+from headwater.client._reader import Event, EventParser
 from headwater.protocol.sse import data_event
 
 

@@ -71,7 +71,7 @@ class Target(NamedTuple):
 
 def target(name: str, url: str) -> Target:
     """Check the stream and the server that a command was given."""
-    from headwater.client.messages import origin_of, stream_url
+    from headwater.client._http1 import origin_of, stream_url
 
     source = click.get_current_context().get_parameter_source("url")
     try:
@@ -185,7 +185,7 @@ def media_type(content_type: str) -> str:
 
 def body_of(messages: Sequence[str], content_type: str) -> bytes:
     """Make one body of the messages that stand on the command line."""
-    from headwater.client.calls import check_json, join_messages
+    from headwater.client._calls import check_json, join_messages
 
     if not messages:
         return b""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.cli._io import Interrupts, counted
 from headwater.cli._progress import Progress
-from headwater.client.calls import check_json, join_messages
+from headwater.client._calls import check_json, join_messages
 from headwater.protocol.content_types import JSON
 from headwater.protocol.producers import ProducerClaim
 

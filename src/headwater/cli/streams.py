@@ -35,7 +35,7 @@ from headwater.protocol.content_types import is_json
 if TYPE_CHECKING:
     from headwater.cli._stdin import Cutter, Pour, Unconfirmed
     from headwater.client import Appended, Batch
-    from headwater.client.following import Live
+    from headwater.client._reader import Live
 
 
 @click.command()
@@ -183,7 +183,7 @@ def _append_as_it_comes(
 ) -> None:
     """Send stdin in batches until it ends."""
     from headwater.cli._stdin import BadInput, Bytes, JsonLines, Pour, batches
-    from headwater.client.retry import is_passing
+    from headwater.client._retry import is_passing
 
     _tell_terminal()
     cutter: Cutter = JsonLines(skip) if is_json(media_type(content_type)) else Bytes(skip)
@@ -246,7 +246,7 @@ def _size(argument: str) -> int:
 def _whole_stdin() -> bytes:
     """Read one JSON text, which can't be sent before its end is there."""
     from headwater.cli._stdin import MAX_LINE_BYTES
-    from headwater.client.calls import check_json
+    from headwater.client._calls import check_json
 
     _tell_terminal()
     body = sys.stdin.buffer.read(MAX_LINE_BYTES + 1).strip()
@@ -304,7 +304,7 @@ def read(
     When it ends, also by Ctrl-C, it tells the command that goes on from there. With --resume the
     position is saved after each part that was written, so that the same command goes on by itself.
     """
-    from headwater.client.retry import is_passing
+    from headwater.client._retry import is_passing
 
     at = target(stream, url)
     saved = load_offset(resume_file) if resume_file else None

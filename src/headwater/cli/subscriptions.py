@@ -22,7 +22,7 @@ class InOrder(click.Group):
 @contextmanager
 def connected(name: str, url: str) -> Iterator["Client"]:
     """Open a client for a block, and turn what fails in it into one sentence."""
-    from headwater.client.messages import origin_of
+    from headwater.client._http1 import origin_of
 
     try:
         origin_of(url)
@@ -42,13 +42,13 @@ def subscriptions() -> None:
 @url_option
 def list_(url: str) -> None:
     """List all subscriptions, with how their delivery goes."""
-    from headwater.client import subscriptions as calls
+    from headwater.client import _subscriptions as calls
 
     count = 0
     after: str | None = ""
     with connected("", url) as client:
         while after is not None:
-            page = client.run(calls.page(url, after))
+            page = client.run(calls.list_page(url, after))
             for item in page.subscriptions:
                 count += 1
                 aim = item["wake_stream"] or (item["webhook"] or {}).get("url", "")
@@ -66,7 +66,7 @@ def show(subscription: str, as_json: bool, url: str) -> None:
     """Show a subscription, its streams, and how its delivery goes."""
     import msgspec
 
-    from headwater.client import subscriptions as calls
+    from headwater.client import _subscriptions as calls
 
     with connected(subscription, url) as client:
         found = client.run(calls.show(url, subscription))
@@ -117,7 +117,7 @@ def create(
 
     It follows the streams that --pattern matches and those of --stream, from their present end on.
     """
-    from headwater.client import subscriptions as calls
+    from headwater.client import _subscriptions as calls
 
     if (webhook is None) == (wake_stream is None):
         raise click.UsageError("Give either --webhook or --wake-stream.")
@@ -146,7 +146,7 @@ def create(
 @url_option
 def delete(subscription: str, url: str) -> None:
     """Delete a subscription: whoever still works for it can't ack any more."""
-    from headwater.client import subscriptions as calls
+    from headwater.client import _subscriptions as calls
 
     with connected(subscription, url) as client:
         client.run(calls.delete(url, subscription))
@@ -165,7 +165,7 @@ def rotate(url: str) -> None:
 
     Old keys stay published until whatever they have signed is too old to be accepted.
     """
-    from headwater.client import subscriptions as calls
+    from headwater.client import _subscriptions as calls
 
     with connected("", url) as client:
         rotated = client.run(calls.rotate_keys(url))

@@ -1,42 +1,39 @@
 """A client of any Durable Streams server, synchronous and asynchronous.
 
-The rules do no I/O: `calls` makes requests and reads answers, `following` decides how to stay live,
-`sse` parses events, `retry` says when to try again, `producing` numbers and batches what a producer
-sends, and `steps` puts them in order. `Client` and `AsyncClient` carry the steps out.
+The rules do no I/O: `_calls` makes requests and reads answers, `_reader` decides how to stay live,
+parses events, `_retry` says when to try again, `_outbox` numbers and batches what a producer
+sends, and `_operations` puts them in order. `Client` and `AsyncClient` carry the steps out.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.client.calls import NOW, START
-from headwater.client.client import DEFAULT_URL, Client
-from headwater.client.following import Live
-from headwater.client.listings import Changed, ListedStream
-from headwater.client.reading import AsyncFollowing, AsyncReading, Following, Reading
-from headwater.client.retry import NO_RETRY, Retry
-from headwater.client.stream import Stream
-from headwater.client.values import Appended, Batch, Created, Position, StreamInfo
-from headwater.client.worker import Worker
+from headwater.client._calls import NOW, START, Changed, ListedStream
+from headwater.client._client import DEFAULT_URL, AsyncClient, Client
+from headwater.client._reader import Live
+from headwater.client._retry import NO_RETRY, Retry
+from headwater.client._stream import (
+    AsyncFollowing,
+    AsyncReading,
+    AsyncStream,
+    Following,
+    Reading,
+    Stream,
+)
+from headwater.client._values import Appended, Batch, Created, Position, StreamInfo
+from headwater.client._worker import AsyncWorker, Worker
 from headwater.protocol.producers import ProducerClaim
 
 if TYPE_CHECKING:
-    from headwater.client.async_client import AsyncClient
-    from headwater.client.async_producer import AsyncProducer
-    from headwater.client.async_stream import AsyncStream
-    from headwater.client.async_worker import AsyncWorker
-    from headwater.client.deliveries import AsyncDelivery, Delivery
-    from headwater.client.producer import Producer
-    from headwater.client.producing import ProducerState
+    from headwater.client._outbox import AsyncDelivery, Delivery, ProducerState
+    from headwater.client._producer import AsyncProducer, Producer
 
-_ASYNC: Final = {
-    "AsyncClient": "headwater.client.async_client",
-    "AsyncDelivery": "headwater.client.deliveries",
-    "AsyncProducer": "headwater.client.async_producer",
-    "AsyncStream": "headwater.client.async_stream",
-    "AsyncWorker": "headwater.client.async_worker",
-    "Delivery": "headwater.client.deliveries",
-    "Producer": "headwater.client.producer",
-    "ProducerState": "headwater.client.producing",
+_LAZY: Final = {
+    "AsyncDelivery": "headwater.client._outbox",
+    "AsyncProducer": "headwater.client._producer",
+    "Delivery": "headwater.client._outbox",
+    "Producer": "headwater.client._producer",
+    "ProducerState": "headwater.client._outbox",
 }
 """Loaded when asked for: asyncio takes longer to import than all of the synchronous client."""
 
@@ -74,6 +71,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ASYNC:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_ASYNC[name]), name)
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from headwater.client.calls import Call
-from headwater.client.failures import failure, unexpected
-from headwater.client.messages import Answer, Request, with_query
+from headwater.client._calls import Call
+from headwater.client._error_mapping import failure, unexpected
+from headwater.client._http1 import Answer, Request, with_query
 from headwater.runs.events import NewEvent, StoredEvent, event_to_wire, stored_event_from_wire
 from headwater.runs.store import PAGE, AppendResult, RunPage
 from headwater.runs.values import RunSnapshot, snapshot_from_wire

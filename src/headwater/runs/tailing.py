@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headwater.client.failures import failure
-from headwater.client.messages import Request, with_query
-from headwater.client.sse import EventParser
+from headwater.client._error_mapping import failure
+from headwater.client._http1 import Request, with_query
+from headwater.client._reader import EventParser
 from headwater.errors import ConnectionLost, Overloaded, ServerFailed, Unreachable
 from headwater.runs.calls import runs_url
 from headwater.runs.events import StoredEvent, stored_event_from_wire

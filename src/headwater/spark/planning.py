@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Final
 
 from headwater.client import NOW, START, Client, Retry
-from headwater.client import listings as calls
+from headwater.client import _calls as calls
 from headwater.errors import (
     BadOption,
     OffsetGone,

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.client import Client, ProducerClaim
-from headwater.client.values import holds_json
+from headwater.client._values import holds_json
 from headwater.errors import (
     BadOption,
     BadRow,

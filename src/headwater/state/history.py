@@ -10,7 +10,7 @@ from collections.abc import Generator
 import msgspec
 
 from headwater.client import Batch, Position
-from headwater.client.values import parse_position
+from headwater.client._values import parse_position
 from headwater.errors import StateError
 from headwater.state.backend import BEGINNING, Backend
 from headwater.state.fold import Fold, Incoming

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headwater.client.values import holds_json
+from headwater.client._values import holds_json
 from headwater.errors import ArchiveDamaged, ArchiveGap
 from headwater.protocol.framing import SEPARATOR
 from headwater.spark.archives.contents import ArchivedFile, folder_name

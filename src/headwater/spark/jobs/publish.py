@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from headwater.client import START, Client, ProducerClaim, Stream
-from headwater.client.listings import SPLIT_BYTES
-from headwater.client.values import holds_json
+from headwater.client._calls import SPLIT_BYTES
+from headwater.client._values import holds_json
 from headwater.errors import (
     BadOption,
     BadRow,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
-from headwater.client.values import holds_json
+from headwater.client._values import holds_json
 from headwater.errors import (
     ArchiveDamaged,
     BadOption,

@@ -17,8 +17,8 @@ from msgspec import Raw, Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from headwater.client import START, listings
-from headwater.client.values import holds_json
+from headwater.client import START, _calls
+from headwater.client._values import holds_json
 from headwater.errors import (
     BadOption,
     HeadwaterError,
@@ -251,7 +251,7 @@ def _look(
 def _is_there(options: SourceOptions, path: str, offset: str) -> bool:
     with options.server.client() as client:
         try:
-            client.run(listings.splits(options.server.url, path, offset, "now", limit=1))
+            client.run(_calls.splits(options.server.url, path, offset, "now", limit=1))
         except (OffsetGone, RequestRefused):
             return False
     return True

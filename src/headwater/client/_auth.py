@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headwater.client.messages import Request, origin_of, with_query
+from headwater.client._http1 import Request, origin_of, with_query
 
 Value = str | Callable[[], str]
 """A header or parameter, or what makes one."""

@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from headwater.client.calls import Call
-from headwater.client.following import Reader
-from headwater.client.messages import Answer, Request, origin_of
-from headwater.client.retry import Retry
-from headwater.client.values import Batch
+from headwater.client._calls import Call
+from headwater.client._http1 import Answer, Request, origin_of
+from headwater.client._reader import Reader
+from headwater.client._retry import Retry
+from headwater.client._values import Batch
 from headwater.errors import ClientError, ConnectionLost
 
 T = TypeVar("T")

@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from headwater.client.http1 import Incoming, Malformed, encode_request
-from headwater.client.messages import Answer, Request, origin_of
+from headwater.client._http1 import Answer, Incoming, Malformed, Request, encode_request, origin_of
 from headwater.errors import ClientClosed, ClientError, ConnectionLost, Unreachable
 
 if TYPE_CHECKING:

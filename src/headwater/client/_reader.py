@@ -13,14 +13,82 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from headwater.client import calls
-from headwater.client.failures import failure, unexpected
-from headwater.client.messages import Answer, Request
-from headwater.client.sse import Event, EventParser
-from headwater.client.values import Batch, Position, holds_json, parse_position
+from headwater.client import _calls
+from headwater.client._error_mapping import failure, unexpected
+from headwater.client._http1 import Answer, Request
+from headwater.client._values import Batch, Position, holds_json, parse_position
 from headwater.errors import OffsetGone, StreamRecreated
 from headwater.protocol import headers as names
 from headwater.protocol.content_types import is_json, is_text, media_type
+
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+class Event(Struct, frozen=True):
+    """One event: its name, and its data lines joined with newlines."""
+
+    name: str
+    data: bytes
+
+
+class EventParser:
+    """Takes the body of one response in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._line: list[bytes] = []
+        self._name = ""
+        self._data: list[bytes] = []
+        self._after_return = False
+        self._first = True
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """Take a piece; give the events that it completes."""
+        piece = self._normalise(piece)
+        if b"\n" not in piece:
+            # Pieces of a long line are joined once, when it ends.
+            self._line.append(piece)
+            return []
+        lines = b"".join((*self._line, piece)).split(b"\n")
+        self._line = [lines.pop()]
+        events = []
+        for line in lines:
+            event = self._take(line)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _normalise(self, piece: bytes) -> bytes:
+        """Make every line end a newline; a return and its newline may come in two pieces."""
+        if not piece:
+            return piece
+        ends_in_return = piece.endswith(b"\r")
+        if self._after_return and piece.startswith(b"\n"):
+            piece = piece[1:]
+        self._after_return = ends_in_return
+        if b"\r" in piece:
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return piece
+
+    def _take(self, line: bytes) -> Event | None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(b":")
+        if value.startswith(b" "):
+            value = value[1:]
+        if field == b"data":
+            self._data.append(value)
+        elif field == b"event":
+            self._name = value.decode("utf-8", "replace")
+        return None  # a comment, or a field that Durable Streams does not use
+
+    def _dispatch(self) -> Event | None:
+        name, data = self._name, self._data
+        self._name, self._data = "", []
+        return Event(name or "message", b"\n".join(data)) if data else None
+
 
 Live = Literal["auto", "sse", "long-poll"]
 
@@ -96,8 +164,8 @@ class Reader:
     def request(self) -> Request:
         """Make the next request that is answered as a whole: catch-up, or long-poll."""
         if not self.caught_up:
-            return calls.read_request(self.url, self.offset, self._until)
-        return calls.live_request(self.url, self.offset, "long-poll", self._cursor)
+            return _calls.read_request(self.url, self.offset, self._until)
+        return _calls.live_request(self.url, self.offset, "long-poll", self._cursor)
 
     def take(self, answer: Answer) -> Batch | None:
         """Take the answer to `request`; None where it tells nothing new."""
@@ -105,27 +173,27 @@ class Reader:
         cursor = answer.headers.get(names.STREAM_CURSOR.lower())
         if answer.status == 204 and self.caught_up:
             # Time was up (PROTOCOL 5.7); there is no content type where there is no content.
-            closed = calls.is_set(answer, names.STREAM_CLOSED)
-            offset = calls.next_offset(answer)
+            closed = _calls.is_set(answer, names.STREAM_CLOSED)
+            offset = _calls.next_offset(answer)
             end = Batch(b"", self.offset, offset, True, closed, self.content_type, cursor)
-            calls.check_progress(answer, end)
+            _calls.check_progress(answer, end)
             return self.advance(end)
-        batch = calls.read_batch(answer, self.url, self.offset)
+        batch = _calls.read_batch(answer, self.url, self.offset)
         self.content_type = batch.content_type
         self.caught_up = batch.up_to_date or self.caught_up
         return self.advance(batch)
 
     def events_request(self) -> Request:
         """Make the next SSE read."""
-        return calls.live_request(self.url, self.offset, "sse", self._cursor)
+        return _calls.live_request(self.url, self.offset, "sse", self._cursor)
 
     def open_events(self, answer: Answer) -> "EventReader":
         """Begin to read an event stream, given its status and headers."""
         self._check_incarnation(answer)
         if answer.status != 200:
             raise failure(answer)
-        if media_type(calls.content_type_of(answer)) != "text/event-stream":
-            raise unexpected(answer, f"{calls.content_type_of(answer)}, not text/event-stream")
+        if media_type(_calls.content_type_of(answer)) != "text/event-stream":
+            raise unexpected(answer, f"{_calls.content_type_of(answer)}, not text/event-stream")
         return EventReader(self, answer)
 
     def end_events(self, seconds: float) -> bool:

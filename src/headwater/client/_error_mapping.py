@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headwater.client.messages import Answer
+from headwater.client._http1 import Answer
 from headwater.errors import (
     BodyTooLarge,
     ContentTypeMismatch,

@@ -4,16 +4,19 @@ As with streams, a call is the request to send and the reading of its answer; ru
 `Client.run`. `base_url` and `root` are those of the client.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
-from headwater.client.calls import Call
-from headwater.client.failures import failure, unexpected
-from headwater.client.messages import ROOT, Answer, Request, stream_url, with_query
+from headwater.client._calls import Call
+from headwater.client._error_mapping import failure, unexpected
+from headwater.client._http1 import ROOT, Answer, Request, stream_url, with_query
+
+if TYPE_CHECKING:
+    from headwater.client._client import AsyncClient, Client
 
 T = TypeVar("T")
 
@@ -78,7 +81,7 @@ def delete(base_url: str, subscription: str, *, root: str = ROOT) -> Call[None]:
     return Call(_request("DELETE", base_url, subscription, root=root), _nothing)
 
 
-def page(base_url: str, after: str = "", *, root: str = ROOT) -> Call[Page]:
+def list_page(base_url: str, after: str = "", *, root: str = ROOT) -> Call[Page]:
     """List subscriptions in the order of their ids."""
     url = with_query(stream_url(base_url, "__ds/subscriptions", root), ("after", after))
     return Call(Request("GET", url), _reader(Page))
@@ -189,3 +192,128 @@ def _code(answer: Answer) -> str:
         return msgspec.json.decode(answer.body, type=_Body).error.code
     except msgspec.DecodeError:
         return ""
+
+
+# The subscriptions of a server: created, looked at, listed and dropped.
+
+
+def _config(
+    pattern: str | None,
+    streams: Iterable[str],
+    wake_stream: str | None,
+    webhook: str | None,
+    lease: float,
+    description: str | None,
+) -> dict[str, Any]:
+    if (webhook is None) == (wake_stream is None):
+        raise ValueError("a subscription needs either wake_stream or webhook")
+    named = list(streams)
+    if pattern is None and not named:
+        raise ValueError("a subscription needs a pattern, streams, or both")
+    config: dict[str, Any] = {
+        "type": "pull-wake" if webhook is None else "webhook",
+        "streams": named,
+        "lease_ttl_ms": round(lease * 1000),
+    }
+    given = {"pattern": pattern, "wake_stream": wake_stream, "description": description}
+    config |= {name: value for name, value in given.items() if value is not None}
+    if webhook is not None:
+        config["webhook"] = {"url": webhook}
+    return config
+
+
+class Subscriptions:
+    """What can be done with the subscriptions of a client's server."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    def create(
+        self,
+        subscription: str,
+        *,
+        pattern: str | None = None,
+        streams: Iterable[str] = (),
+        wake_stream: str | None = None,
+        webhook: str | None = None,
+        lease: float = 30.0,
+        description: str | None = None,
+    ) -> Description:
+        """Create a subscription to a glob over paths, to streams, or to both; or confirm it.
+
+        Workers are told through `wake_stream`, or a server through `webhook`. `lease` is how many
+        seconds a worker may be silent.
+        """
+        config = _config(pattern, streams, wake_stream, webhook, lease, description)
+        client = self._client
+        made, _ = client.run(create(client.base_url, subscription, config, root=client.root))
+        return made
+
+    def show(self, subscription: str) -> Description:
+        """Describe a subscription with its streams."""
+        client = self._client
+        return client.run(show(client.base_url, subscription, root=client.root))
+
+    def delete(self, subscription: str) -> None:
+        """Drop a subscription: whoever still works for it can't ack any more."""
+        client = self._client
+        client.run(delete(client.base_url, subscription, root=client.root))
+
+    def __iter__(self) -> Iterator[Description]:
+        return self.list()
+
+    def list(self) -> Iterator[Description]:
+        """List all subscriptions in the order of their ids."""
+        client = self._client
+        after: str | None = ""
+        while after is not None:
+            page = client.run(list_page(client.base_url, after, root=client.root))
+            yield from page.subscriptions
+            after = page.next
+
+
+class AsyncSubscriptions:
+    """`Subscriptions`, awaited."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self._client = client
+
+    async def create(
+        self,
+        subscription: str,
+        *,
+        pattern: str | None = None,
+        streams: Iterable[str] = (),
+        wake_stream: str | None = None,
+        webhook: str | None = None,
+        lease: float = 30.0,
+        description: str | None = None,
+    ) -> Description:
+        """Create a subscription, or confirm it; the options are those of `Subscriptions`."""
+        config = _config(pattern, streams, wake_stream, webhook, lease, description)
+        client = self._client
+        made, _ = await client.run(create(client.base_url, subscription, config, root=client.root))
+        return made
+
+    async def show(self, subscription: str) -> Description:
+        """Describe a subscription with its streams."""
+        client = self._client
+        return await client.run(show(client.base_url, subscription, root=client.root))
+
+    async def delete(self, subscription: str) -> None:
+        """Drop a subscription: whoever still works for it can't ack any more."""
+        client = self._client
+        await client.run(delete(client.base_url, subscription, root=client.root))
+
+    def __aiter__(self) -> AsyncIterator[Description]:
+        return self.list()
+
+    async def list(self) -> AsyncIterator[Description]:
+        """List all subscriptions in the order of their ids."""
+        client = self._client
+        after: str | None = ""
+        while after is not None:
+            page = await client.run(list_page(client.base_url, after, root=client.root))
+            for description in page.subscriptions:
+                yield description
+            after = page.next

@@ -1,0 +1,550 @@
+"""The synchronous producer: the same pump, in a thread of its own."""
+
+import asyncio
+import atexit
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from headwater.client import _calls
+from headwater.client._client import AsyncClient
+from headwater.client._outbox import (
+    AsyncDelivery,
+    Delivery,
+    OnFull,
+    Outbox,
+    Parcel,
+    ProducerOptions,
+    ProducerState,
+    start_state,
+)
+from headwater.client._values import Appended
+from headwater.errors import ClientError, ProducerClosed, QueueFull
+
+if TYPE_CHECKING:
+    from headwater.client._client import AsyncClient
+    from headwater.client._stream import AsyncStream, Stream
+
+Save = Callable[[ProducerState], object]
+
+
+class Pump:
+    """Runs in one event loop; `lock` guards the outbox where another thread fills it."""
+
+    def __init__(
+        self,
+        client: "AsyncClient",
+        outbox: Outbox,
+        *,
+        lock: AbstractContextManager[object] | None = None,
+        save: Save | None = None,
+        on_change: Callable[[], object] = bool,
+    ) -> None:
+        self._client = client
+        self._outbox = outbox
+        self._lock = lock if lock is not None else nullcontext()
+        self._save = save
+        self._saving = asyncio.Lock()
+        # The greatest epoch and number of which a state was saved; one that was restored has been.
+        self._saved = (outbox.epoch, outbox.next_seq - 1)
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._sending: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] = self._loop.create_task(self._run())
+
+    def wake(self) -> None:
+        """Look again whether there is something to send; from the loop's own thread."""
+        self._wake.set()
+
+    def wake_from_elsewhere(self) -> None:
+        """Look again, from any thread."""
+        self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def stop(self) -> None:
+        """Stop sending; what is not acknowledged is given up."""
+        self._task.cancel()
+        for task in list(self._sending):
+            task.cancel()
+        await asyncio.gather(self._task, *self._sending, return_exceptions=True)
+        with self._lock:
+            self._outbox.fail(ProducerClosed(self._outbox.url))
+        self._on_change()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._wake.clear()
+                with self._lock:
+                    parcel = self._outbox.next(time.monotonic())
+                    wake_at = self._outbox.wake_at() if parcel is None else None
+                if parcel is not None:
+                    task = self._loop.create_task(self._send(parcel))
+                    self._sending.add(task)
+                    task.add_done_callback(self._sending.discard)
+                elif wake_at is None:
+                    await self._wake.wait()
+                else:
+                    await self._wait_until(wake_at)
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it was
+            self._give_up(error)
+
+    async def _wait_until(self, when: float) -> None:
+        handle = self._loop.call_later(when - time.monotonic(), self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            handle.cancel()
+
+    async def _send(self, parcel: Parcel) -> None:
+        outbox = self._outbox
+        try:
+            if self._save is not None:
+                await self._save_state(parcel, self._save)
+            with self._lock:
+                if parcel.settled:
+                    return  # given up before it was sent
+                call = outbox.call(parcel)
+            try:
+                answer = await self._client.send(call.request, parcel.failures)
+                appended = call.interpret(answer)
+            except ClientError as failed:
+                error: ClientError | None = failed
+            else:
+                with self._lock:
+                    error = outbox.acknowledged(parcel, appended)
+            if error is not None:
+                retry = self._client.retry
+                jitter = random.random()
+                pause = retry.delay(error, parcel.failures, jitter)
+                if pause is not None and self._client.on_retry:
+                    self._client.on_retry(error, pause)
+                with self._lock:
+                    outbox.refused(parcel, error, retry, jitter, time.monotonic())
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up(error)
+        self._wake.set()
+        self._on_change()
+
+    async def _save_state(self, parcel: Parcel, save: Save) -> None:
+        """Save the state before a parcel is first sent, in another thread, one state at a time."""
+        outbox = self._outbox
+        async with self._saving:
+            number = (outbox.epoch, parcel.seq)
+            with self._lock:
+                # A state that was taken after a failure would no longer hold what was given up.
+                if parcel.settled or number <= self._saved:
+                    return
+                state = outbox.state(parcel)
+            await self._call_in_thread(save, state)
+            self._saved = number
+
+    async def _call_in_thread(self, save: Save, state: ProducerState) -> None:
+        try:
+            saving = self._loop.run_in_executor(None, save, state)
+        except RuntimeError:
+            save(state)  # the interpreter is exiting and refuses new work for threads
+            return
+        try:
+            await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            # No state may be saved after the producer has ended.
+            await asyncio.gather(saving, return_exceptions=True)
+            raise
+
+    def _give_up(self, error: Exception) -> None:
+        failed = error
+        if not isinstance(failed, ClientError):
+            failed = ProducerClosed(self._outbox.url, f"it failed ({error!r})")
+            failed.__cause__ = error
+        with self._lock:
+            self._outbox.fail(failed)
+        self._on_change()
+
+
+# The asynchronous producer.
+
+_DEFAULTS: Final = ProducerOptions()
+
+
+class AsyncProducer:
+    """`Producer` for one event loop: the same options, with awaitable methods."""
+
+    def __init__(
+        self,
+        stream: "AsyncStream",
+        producer_id: str,
+        *,
+        epoch: int = 0,
+        state: ProducerState | None = None,
+        save: Save | None = None,
+        max_batch_bytes: int = _DEFAULTS.max_batch_bytes,
+        max_batch_items: int = _DEFAULTS.max_batch_items,
+        linger: float = _DEFAULTS.linger,
+        max_in_flight: int = _DEFAULTS.max_in_flight,
+        auto_claim: bool = False,
+        max_queue: int = _DEFAULTS.max_queue,
+        max_queue_bytes: int = _DEFAULTS.max_queue_bytes,
+        on_full: OnFull = "block",
+    ) -> None:
+        """Set up; nothing is sent yet. The options are those of `Producer`."""
+        options = ProducerOptions(
+            max_batch_bytes=max_batch_bytes,
+            max_batch_items=max_batch_items,
+            linger=linger,
+            max_in_flight=max_in_flight,
+            auto_claim=auto_claim,
+            max_queue=max_queue,
+            max_queue_bytes=max_queue_bytes,
+            on_full=on_full,
+        )
+        self._stream = stream
+        self._state = start_state(producer_id, epoch, state)
+        self._options = options
+        self._save = save
+        self._outbox: Outbox | None = None
+        self._pump: Pump | None = None
+        self._encode: Callable[[object], bytes] = _calls.encoder("")
+        self._starting = asyncio.Lock()
+        self._changed: asyncio.Event = asyncio.Event()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self._started()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abandon()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it writes with, which grows when it claims."""
+        return self._outbox.epoch if self._outbox is not None else self._state.epoch
+
+    async def append(
+        self, item: Any, *, callback: Callable[[AsyncDelivery], object] | None = None
+    ) -> AsyncDelivery:
+        """Take an item, waiting for room; await what it gives to wait for the acknowledgement."""
+        outbox = self._outbox or await self._started()
+        if self._closed:
+            raise ProducerClosed(outbox.url)
+        message = self._encode(item)
+        while outbox.full and outbox.failed is None:
+            if self._options.on_full == "raise":
+                raise QueueFull(outbox.url, outbox.waiting_items, outbox.waiting_bytes)
+            await self._change()
+        if outbox.failed is not None:
+            raise outbox.failed
+        parcel, news = outbox.add(message, time.monotonic)
+        if news:
+            self._pumping.wake()
+        delivery = AsyncDelivery(parcel)
+        if callback is not None:
+            delivery.add_done_callback(callback)
+        return delivery
+
+    async def flush(self) -> None:
+        """Wait until everything is acknowledged; raises where something failed."""
+        outbox = self._outbox or await self._started()
+        outbox.hurry()
+        self._pumping.wake()
+        while not outbox.empty and outbox.failed is None:
+            await self._change()
+        if outbox.failed is not None:
+            raise outbox.failed
+
+    async def close(self, *, close_stream: bool = False) -> Appended | None:
+        """Flush and end; with `close_stream`, the last batch closes the stream in the same step.
+
+        Gives the acknowledgement of the closing, where there was one.
+        """
+        if self._closed:
+            return None
+        outbox = self._outbox or await self._started()
+        self._closed = True
+        try:
+            if outbox.failed is not None:
+                raise outbox.failed
+            last = AsyncDelivery(outbox.close_stream()) if close_stream else None
+            await self.flush()
+            return await last if last is not None else None
+        finally:
+            await self._pumping.stop()
+
+    async def abandon(self) -> None:
+        """End without sending what still waits: its deliveries fail."""
+        self._closed = True
+        if self._pump is not None:
+            await self._pump.stop()
+
+    def state(self) -> ProducerState:
+        """Say where it stands, to be restored by `state=` of another producer."""
+        return self._outbox.state() if self._outbox is not None else self._state
+
+    @property
+    def _pumping(self) -> Pump:
+        if self._pump is None:
+            raise RuntimeError("the producer has not been started")
+        return self._pump
+
+    async def _started(self) -> Outbox:
+        async with self._starting:
+            if self._outbox is None:
+                content_type = await self._stream.content_type()
+                self._encode = _calls.encoder(content_type)
+                outbox = Outbox(self._stream.url, content_type, self._state, self._options)
+                self._pump = Pump(
+                    self._stream.client, outbox, save=self._save, on_change=self._tell
+                )
+                self._outbox = outbox
+            return self._outbox
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+
+
+_EXIT_SECONDS: Final = 10.0
+_LOG: Final = logging.getLogger("headwater.client")
+
+
+class Producer:
+    """Appends items exactly once, in order, many of them to one request; use it in a `with` block.
+
+    `append` takes an item and gives its `Delivery`; sending goes on in the background. What fails
+    is told by the deliveries, by the next call, and by `flush` and `close`. Any number of threads
+    may share it.
+    """
+
+    def __init__(
+        self,
+        stream: "Stream",
+        producer_id: str,
+        *,
+        epoch: int = 0,
+        state: ProducerState | None = None,
+        save: Save | None = None,
+        max_batch_bytes: int = _DEFAULTS.max_batch_bytes,
+        max_batch_items: int = _DEFAULTS.max_batch_items,
+        linger: float = _DEFAULTS.linger,
+        max_in_flight: int = _DEFAULTS.max_in_flight,
+        auto_claim: bool = False,
+        max_queue: int = _DEFAULTS.max_queue,
+        max_queue_bytes: int = _DEFAULTS.max_queue_bytes,
+        on_full: OnFull = "block",
+    ) -> None:
+        """Begin; the stream's content type is asked for where it is not known yet.
+
+        `producer_id` names the writer across restarts, `epoch` its session: a greater one takes
+        over from a smaller one. `state` goes on where a saved one stood. `save` is called with the
+        state before each batch is first sent, so that a killed process can be resumed without a
+        duplicate; it may block, since it runs in a thread of its own, for one state after the
+        other. Batches are cut at `max_batch_bytes`, `max_batch_items` or after `linger` seconds.
+        With `auto_claim` a stale epoch is answered by taking a greater one. `max_queue` and
+        `max_queue_bytes` bound what is not acknowledged; `on_full` says whether `append` then
+        waits or raises.
+        """
+        options = ProducerOptions(
+            max_batch_bytes=max_batch_bytes,
+            max_batch_items=max_batch_items,
+            linger=linger,
+            max_in_flight=max_in_flight,
+            auto_claim=auto_claim,
+            max_queue=max_queue,
+            max_queue_bytes=max_queue_bytes,
+            on_full=on_full,
+        )
+        content_type = stream.content_type()
+        self._encode = _calls.encoder(content_type)
+        self._options = options
+        self._outbox = Outbox(
+            stream.url, content_type, start_state(producer_id, epoch, state), options
+        )
+        # Callbacks run under it and may append in turn.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._closed = False
+        self._save = save
+        self._saving: threading.Thread | None = None
+        self._client = stream.client
+        self._pump: Pump
+        self._loop: asyncio.AbstractEventLoop
+        self._ending: asyncio.Event
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name=f"producer {producer_id}", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+        atexit.register(self._at_exit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it writes with, which grows when it claims."""
+        return self._outbox.epoch
+
+    def append(
+        self, item: Any, *, callback: Callable[[Delivery], object] | None = None
+    ) -> Delivery:
+        """Take an item, waiting for room; the delivery tells when it is acknowledged."""
+        outbox = self._outbox
+        message = self._encode(item)
+        with self._lock:
+            if outbox.failed is not None or self._closed or outbox.full:
+                self._wait_for_room()
+            parcel, news = outbox.add(message, time.monotonic)
+        if news:
+            self._pump.wake_from_elsewhere()
+        delivery = Delivery(parcel)
+        if callback is not None:
+            delivery.add_done_callback(callback)
+        return delivery
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything is acknowledged; raises where something failed."""
+        until = None if timeout is None else time.monotonic() + timeout
+        outbox = self._outbox
+        with self._lock:
+            outbox.hurry()
+            self._wake()
+            while not outbox.empty and outbox.failed is None:
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError(f"{outbox.waiting_items} items are not acknowledged yet")
+                self._changed.wait(left)
+            if outbox.failed is not None:
+                raise outbox.failed
+
+    def close(self, *, close_stream: bool = False, timeout: float | None = None) -> Appended | None:
+        """Flush and end; with `close_stream`, the last batch closes the stream in the same step.
+
+        Gives the acknowledgement of the closing, where there was one.
+        """
+        with self._lock:
+            if self._closed:
+                return None
+            self._closed = True
+            failed = self._outbox.failed
+            closing = close_stream and failed is None
+            last = Delivery(self._outbox.close_stream()) if closing else None
+        try:
+            self.flush(timeout)
+            return last.result(timeout) if last is not None else None
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """End without sending what still waits: its deliveries fail."""
+        with self._lock:
+            self._closed = True
+        atexit.unregister(self._at_exit)
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ending.set)
+            if not self._is_own_thread():
+                self._thread.join()
+
+    def state(self) -> ProducerState:
+        """Say where it stands, to be restored by `state=` of another producer."""
+        with self._lock:
+            state = self._outbox.state()
+            self._wake()
+        return state
+
+    def _wait_for_room(self) -> None:
+        outbox = self._outbox
+        while True:
+            if outbox.failed is not None:
+                raise outbox.failed
+            if self._closed:
+                raise ProducerClosed(outbox.url)
+            if not outbox.full:
+                return
+            # A callback would wait for itself.
+            if self._options.on_full == "raise" or self._is_own_thread():
+                raise QueueFull(outbox.url, outbox.waiting_items, outbox.waiting_bytes)
+            self._changed.wait()
+
+    def _is_own_thread(self) -> bool:
+        """Return whether this is a callback of the producer, or its `save`."""
+        return threading.current_thread() in {self._thread, self._saving}
+
+    def _save_state(self, state: ProducerState) -> None:
+        self._saving = threading.current_thread()
+        try:
+            if self._save is not None:
+                self._save(state)
+        finally:
+            self._saving = None
+
+    def _wake(self) -> None:
+        if self._thread.is_alive():
+            self._pump.wake_from_elsewhere()
+
+    def _run(self, started: threading.Event) -> None:
+        loop = _new_loop()
+        try:
+            loop.run_until_complete(self._main(loop, started))
+        finally:
+            loop.close()
+
+    async def _main(self, loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
+        client = self._client
+        dressing = client.dressing
+        async with AsyncClient(
+            client.base_url,
+            headers=dressing.headers,
+            params=dressing.params,
+            retry=client.retry,
+            timeout=client.timeouts.usual,
+            tls=client.tls,
+            on_retry=client.on_retry,
+        ) as sender:
+            self._loop, self._ending = loop, asyncio.Event()
+            self._pump = Pump(
+                sender,
+                self._outbox,
+                lock=self._lock,
+                save=self._save_state if self._save is not None else None,
+                on_change=self._tell,
+            )
+            started.set()
+            await self._ending.wait()
+            await self._pump.stop()
+
+    def _tell(self) -> None:
+        with self._lock:
+            self._changed.notify_all()
+
+    def _at_exit(self) -> None:
+        """Send what a program that forgot to close still has: it was accepted, after all."""
+        try:
+            self.close(timeout=_EXIT_SECONDS)
+        except (ClientError, TimeoutError):
+            _LOG.exception("A producer that was not closed could not send all it had")
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
