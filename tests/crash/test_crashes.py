@@ -18,6 +18,7 @@ from tests.crash.actors import Client, Gate, start_clients
 from tests.crash.checking import check
 from tests.crash.ledger import Ledger
 from tests.crash.options import BUSY
+from tests.support.disk_faults import DiskFaults
 from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
 from tests.support.wire import Lost
@@ -84,7 +85,8 @@ class Run:
 
     def start(self, armed: str = "") -> ServerProcess:
         """Start a server that must come up, unless it is told to die on the way."""
-        server = ServerProcess(*BUSY, store=self.folder, armed=armed).launch()
+        faults = DiskFaults(armed) if armed else None
+        server = ServerProcess(*BUSY, store=self.folder, faults=faults).launch()
         if not server.listens():
             code = server.exit_code()
             assert code == -9, f"the server did not start (seed {SEED}):\n{server.log()}"

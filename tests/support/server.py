@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from headwater.storage.disk import faults
 from tests.support.compiled import server_environment
+from tests.support.disk_faults import DiskFaults
+from tests.support.faulty import faulty_command, faulty_environment
 
 _READY: Final = re.compile(r"Headwater listens on (http://\S+)")
 _START_SECONDS: Final = 60.0
@@ -191,23 +192,28 @@ class ServerProcess(LoggedProcess):
     """`headwater serve` on a free port, in memory unless `store` is a data directory.
 
     It runs the sources or the compiled wheel: see `tests.support.compiled`. Options go to the
-    command line. `armed` is a fault of `headwater.storage.disk.faults`, such as
-    `journal-written:2`; `limit` runs in the new process before the server does.
+    command line. `faults` are passed to its disk store; `limit` runs in the new
+    process before the server does.
     """
 
     def __init__(
         self,
         *options: str,
         store: Path | None = None,
-        armed: str = "",
+        faults: DiskFaults | None = None,
         environment: Mapping[str, str] | None = None,
         limit: Callable[[], None] | None = None,
     ) -> None:
-        serve = [sys.executable, "-m", "headwater", "serve"]
+        if faults is None:
+            serve = [sys.executable, "-m", "headwater", "serve"]
+            found = server_environment()
+        else:
+            serve = faulty_command(faults, "serve")
+            found = faulty_environment()
         super().__init__(
             "the server",
             [*serve, "--port", "0", "--store", str(store or "memory"), *options],
             _READY,
-            environment={**server_environment(), faults.VARIABLE: armed, **(environment or {})},
+            environment={**found, **(environment or {})},
             limit=limit,
         )

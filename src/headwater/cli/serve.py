@@ -2,17 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwater.errors import HeadwaterError
 from headwater.server.settings import Settings, option_name, variable_name
 
+if TYPE_CHECKING:
+    from headwater.storage.store import Store
+
 Command = Callable[..., None]
 
 
-def _with_settings(command: Command) -> Command:
+def with_settings(command: Command) -> Command:
     """Give a command one option for each setting."""
     for item in reversed(fields(Settings)):
         choices = item.metadata["choices"].split()
@@ -34,20 +37,27 @@ def _with_settings(command: Command) -> Command:
 
 
 @click.command()
-@_with_settings
+@with_settings
 def serve(**options: Any) -> None:
     """Start the stream server.
 
     Stop it with Ctrl-C or SIGTERM: requests under way are answered, live readers are told where to
     go on, then it exits.
     """
+    from headwater.server.listener import open_store
+
+    serve_with(options, open_store)
+
+
+def serve_with(options: dict[str, Any], open_store: "Callable[[Settings], Store]") -> None:
+    """Serve a store until the process is asked to stop."""
     from headwater.server.listener import run
     from headwater.server.logs import configure
 
     try:
         settings = Settings(**options)
         configure(settings.log_level, settings.log_format)
-        run(settings, _announce)
+        run(settings, _announce, open_store(settings))
     except HeadwaterError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:

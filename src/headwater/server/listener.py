@@ -18,6 +18,7 @@ from headwater.server.http1.connection import Connection
 from headwater.server.http1.endpoint import Wire
 from headwater.server.memory_budget import divide
 from headwater.server.settings import Settings
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
 from headwater.storage.memory import MemoryStore
@@ -30,7 +31,7 @@ _OTHER_FILES: Final = 128
 segments of a checkpoint and a compaction, what the loop needs."""
 
 
-def open_store(settings: Settings) -> Store:
+def open_store(settings: Settings, faults: Faults = NO_FAULTS) -> Store:
     """Choose the store that the settings name."""
     if settings.in_memory:
         return MemoryStore(settings.memory_limit_bytes)
@@ -48,6 +49,7 @@ def open_store(settings: Settings) -> Store:
             max_checked_blocks=budget.checked_blocks,
             checkpoint_seconds=settings.checkpoint_interval,
         ),
+        faults=faults,
     )
 
 
@@ -196,14 +198,16 @@ async def _every(seconds: float, action: Callable[[], None]) -> None:
             log.exception("housekeeping failed")
 
 
-async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+async def serve(
+    settings: Settings, announce: Callable[[str], None], store: Store | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT; `announce` is told the URL once it can be used."""
     allow_open_files(settings)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    server = Server(settings)
+    server = Server(settings, store)
     await server.start()
     announce(server.url)
     await stopped.wait()
@@ -212,7 +216,7 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     log.info("stopped")
 
 
-def run(settings: Settings, announce: Callable[[str], None]) -> None:
+def run(settings: Settings, announce: Callable[[str], None], store: Store | None = None) -> None:
     """Run `serve` on the fastest loop there is."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None
     try:
@@ -225,4 +229,4 @@ def run(settings: Settings, announce: Callable[[str], None]) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(serve(settings, announce))
+        runner.run(serve(settings, announce, store))

@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.disk_faults import DiskFaults
 from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
 from tests.support.wire import BINARY, Answer, Wire
@@ -297,7 +298,7 @@ def test_after_a_failed_sync_beside_the_journal_nothing_is_written_until_a_resta
         with Wire(server.port) as wire:
             writer = Writer(wire, "a")
         server.kill()
-        server = ServerProcess(*_OPTIONS, store=folder, armed=fault).start()
+        server = ServerProcess(*_OPTIONS, store=folder, faults=DiskFaults(fault)).start()
         with Wire(server.port) as wire:
             writer = Writer(wire, "a", is_there=True)
             says_that_it_has_stopped(writer.fill())
@@ -322,7 +323,7 @@ def test_after_a_failed_sync_nothing_is_written_until_a_restart(tmp_path: Path, 
     folder = tmp_path / "data"
     with_faults = f"sync-fails:{times + 1}"
     options = (*_OPTIONS, "--long-poll-timeout", "0.3")
-    server = ServerProcess(*options, store=folder, armed=with_faults).start()
+    server = ServerProcess(*options, store=folder, faults=DiskFaults(with_faults)).start()
     try:
         with Wire(server.port) as wire:
             writer = Writer(wire, "a")  # the first sync

@@ -3,8 +3,6 @@
 import asyncio
 import errno
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -120,29 +118,3 @@ def test_a_thread_syncs_where_the_kernel_has_aio_but_can_not_sync_by_it() -> Non
     files = len(list(Path("/proc/self/fd").iterdir()))
     asyncio.run(scenario())
     assert len(list(Path("/proc/self/fd").iterdir())) <= files
-
-
-@BOTH
-def test_a_failure_can_be_injected(make: Make, tmp_path: Path) -> None:
-    script = f"""
-import asyncio, os
-from headwater.storage.disk.fsync import {make.__name__}
-async def main():
-    loop = asyncio.get_running_loop()
-    sync = {make.__name__}(loop)
-    fd = os.open({str(tmp_path / "file")!r}, os.O_CREAT | os.O_WRONLY)
-    for _ in range(3):
-        done = loop.create_future()
-        sync.start(fd, done.set_result)
-        print(await done)
-    sync.close()
-asyncio.run(main())
-"""
-    told = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "HEADWATER_FAULTS": "sync-fails:2"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert told.stdout.splitlines() == ["None", "[Errno 5] injected", "None"]

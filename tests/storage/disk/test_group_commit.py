@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.group_commit import CommitFuture, GroupCommit
 from headwater.storage.disk.journal import JournalWriter
 from headwater.storage.disk.journal_reader import Entry, read_journal
 from headwater.storage.disk.metrics import Metrics
+from tests.support.disk_faults import DiskFaults
 from tests.support.patience import PATIENCE_SECONDS, until
 
 
@@ -74,7 +76,7 @@ class Unappliable(Operation):
 class Bench:
     """A group commit with everything at hand."""
 
-    def __init__(self, folder: Path, *, synced: bool = True) -> None:
+    def __init__(self, folder: Path, *, synced: bool = True, faults: Faults = NO_FAULTS) -> None:
         self.log: list[str] = []
         self.sync = HandSync()
         self.journal = JournalWriter(folder, 1, 4096)
@@ -85,8 +87,8 @@ class Bench:
             Metrics(),
             between=self.between,
             published=lambda: self.log.append("published"),
+            faults=faults,
         )
-
         self.fails_between = False
 
     def between(self) -> None:
@@ -749,3 +751,19 @@ def test_between_two_batches_is_while_none_is_made_durable(tmp_path: Path) -> No
         assert (bench.commits.between_batches, bench.commits.idle) == (True, True)
 
     runs(scenario, tmp_path)
+
+
+def test_a_fault_makes_one_sync_fail(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = Bench(tmp_path, faults=DiskFaults("sync-fails:2"))
+        results = []
+        for name in "ab":
+            commit = bench.add(name)
+            await turn()
+            await bench.sync.finish()
+            results.append(commit.error)
+        bench.journal.close()
+        assert results[0] is None
+        assert str(results[1]) == "[Errno 5] injected"
+
+    asyncio.run(scenario())

@@ -1,8 +1,8 @@
 """Nobody is shown what a power cut could still take back.
 
-The server's syncs are held back (`HEADWATER_HOLD`): what is asked of it meanwhile is written, and
-not durable. Whoever reads then sees the stream as it was; whatever would tell of what is not
-durable, such as whether the stream is there at all, is not answered.
+The server's syncs are held (`DiskFaults.holds_sync`): requests that arrive meanwhile are written,
+but not durable. Readers still see the stream as it was before them. A request whose response would
+reveal what is not durable, such as whether the stream exists at all, is not answered.
 """
 
 import select
@@ -14,9 +14,9 @@ from typing import Final
 
 import pytest
 
-from headwater.storage.disk import faults
 from tests.storage.disk.steps import journals
 from tests.support.barrier import barrier
+from tests.support.disk_faults import DiskFaults
 from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
 from tests.support.wire import Answer, EventReader, Headers, Wire, build
@@ -132,7 +132,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProc
     server = ServerProcess(
         *("--checkpoint-interval", "0.1"),
         store=folder / "data",
-        environment={faults.HOLD_VARIABLE: str(file)},
+        faults=DiskFaults(hold_file=file),
     ).start()
     try:
         yield server, file

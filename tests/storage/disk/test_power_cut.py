@@ -1,7 +1,7 @@
 """A power cut leaves what was synced, and nothing else: what a start shows must be among it.
 
-`HEADWATER_SYNCED` has a server keep each journal file as it was when it was synced, so that a
-test can put together the directory that a power cut would have left.
+`DiskFaults` copies each journal file as it was when a server synced it, so that a test can put
+together the directory that a power cut would have left.
 """
 
 import shutil
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import FILE
 from headwater.storage.disk.journal import BATCH_HEADER
 from headwater.storage.disk.journal_reader import Entry, read_journal
 from headwater.storage.disk.store import DiskStore
 from tests.storage.disk.steps import crashed, journals, with_store
 from tests.suites.steps import append, content, create
+from tests.support.disk_faults import DiskFaults
 from tests.support.server import ServerProcess
 from tests.support.wire import BINARY, Lost, Wire
 
@@ -27,7 +27,7 @@ _PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
 
 def killed_before_a_sync(folder: Path) -> None:
     """Have a server die with one batch written that it has not synced."""
-    server = ServerProcess(store=folder, armed="journal-written:2").start()
+    server = ServerProcess(store=folder, faults=DiskFaults("journal-written:2")).start()
     with Wire(server.port) as wire:
         assert wire.ask_stream("PUT", "s", _TYPE).status == 201
         with pytest.raises(Lost):
@@ -43,16 +43,13 @@ def lose_last_batch(path: Path) -> None:
     path.write_bytes(stored[:at] + bytes(len(stored) - at))
 
 
-def test_what_a_start_has_shown_outlives_a_power_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_start_has_shown_outlives_a_power_cut(tmp_path: Path) -> None:
     folder, left = tmp_path / "data", tmp_path / "left by a power cut"
     killed_before_a_sync(folder)
     shutil.copytree(folder, left)
     lose_last_batch(journals(left)[-1])
 
-    monkeypatch.setenv(faults.SYNCED_VARIABLE, str(left / "journal"))
-    server = ServerProcess(store=folder).start()
+    server = ServerProcess(store=folder, faults=DiskFaults(copy_synced=left / "journal")).start()
     try:
         with Wire(server.port) as wire:
             assert wire.ask_stream("GET", "s?offset=-1").body == b"never synced"
@@ -68,7 +65,7 @@ def test_what_a_start_has_shown_outlives_a_power_cut(
 def test_a_start_that_can_not_make_durable_what_it_found_shows_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     killed_before_a_sync(folder)
-    server = ServerProcess(store=folder, armed="recovery-sync-fails:1").launch()
+    server = ServerProcess(store=folder, faults=DiskFaults("recovery-sync-fails:1")).launch()
     assert not server.listens()
     assert server.exit_code() == 1
     assert server.log().startswith("Error: ")
@@ -76,14 +73,11 @@ def test_a_start_that_can_not_make_durable_what_it_found_shows_nothing(tmp_path:
     assert with_store(folder, content) == b"never synced"
 
 
-def test_a_start_that_found_nothing_new_syncs_no_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_found_nothing_new_syncs_no_old_file(tmp_path: Path) -> None:
     folder, synced = tmp_path / "data", tmp_path / "synced"
     with_store(folder, create)
     synced.mkdir()
-    monkeypatch.setenv(faults.SYNCED_VARIABLE, str(synced))
-    ServerProcess(store=folder).start().stop()
+    ServerProcess(store=folder, faults=DiskFaults(copy_synced=synced)).start().stop()
     assert [path.name for path in synced.iterdir()] == [journals(folder)[-1].name]
 
 

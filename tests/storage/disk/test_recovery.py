@@ -26,6 +26,7 @@ from headwater.storage.disk.store import DiskStore
 from headwater.storage.refusals import BytesDamaged
 from tests.storage.disk.steps import SMALL, crashed, flip, journals, segments, with_store
 from tests.suites.steps import BINARY, T0, append, close, content, create, fork, head, read
+from tests.support.disk_faults import DiskFaults
 from tests.support.server import ServerProcess
 from tests.support.wire import Wire
 
@@ -178,7 +179,7 @@ def test_a_start_that_is_broken_off_can_be_repeated(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with_store(folder, three_appends)
     for _ in range(3):
-        server = ServerProcess(store=folder, armed="recovery-replayed:1").launch()
+        server = ServerProcess(store=folder, faults=DiskFaults("recovery-replayed:1")).launch()
         assert not server.listens()
         assert server.exit_code() == -9, server.log()
     assert with_store(folder, whole) == b"first second third"

@@ -13,8 +13,8 @@ import msgspec
 
 from headwater.protocol.framing import Buffer
 from headwater.protocol.producers import ProducerState
-from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog, Changes, StreamRow
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.registry import Registry
@@ -78,14 +78,19 @@ def take(registry: Registry, journal_from: int) -> Snapshot:
 
 
 def write(
-    snapshot: Snapshot, folder: Path, segment: int, catalog: Catalog, metrics: Metrics
+    snapshot: Snapshot,
+    folder: Path,
+    segment: int,
+    catalog: Catalog,
+    metrics: Metrics,
+    faults: Faults = NO_FAULTS,
 ) -> list[int]:
     """Save a snapshot, in a thread; gives the segments that are no longer needed."""
     faults.reach("segment-before-write")
     size = 0
     extents = []
     if snapshot.data:
-        writer = SegmentWriter(folder, segment)
+        writer = SegmentWriter(folder, segment, faults=faults)
         try:
             for stream, start, buffers in snapshot.data:
                 writer.add(stream, start, buffers)
@@ -110,7 +115,7 @@ def write(
         documents=snapshot.documents,
     )
     try:
-        unused = _commit(catalog, changes)
+        unused = _commit(catalog, changes, faults)
     except SyncFailed:
         raise  # the catalog may turn out to have it, and then needs the segment
     except BaseException:
@@ -122,7 +127,7 @@ def write(
     return unused
 
 
-def _commit(catalog: Catalog, changes: Changes) -> list[int]:
+def _commit(catalog: Catalog, changes: Changes, faults: Faults) -> list[int]:
     unused = catalog.apply(changes)
     if faults.fails("catalog-sync-fails"):
         raise SyncFailed(errno.EIO, "injected")

@@ -12,10 +12,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from headwater.storage.disk import checkpoint, faults
+from headwater.storage.disk import checkpoint
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.compaction import Compactor
 from headwater.storage.disk.disk_space import NO_ROOM, Reserve, free_bytes
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.group_commit import GroupCommit
 from headwater.storage.disk.journal import JournalWriter, drop_spares, retire
@@ -54,6 +55,7 @@ class Saver:
         metrics: Metrics,
         *,
         reserve: Reserve,
+        faults: Faults = NO_FAULTS,
     ) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self._journals = journals
@@ -64,6 +66,7 @@ class Saver:
         self._commits = commits
         self._files = files
         self._metrics = metrics
+        self._faults = faults
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-save")
         known = [number for number, _, _ in catalog.segments()]
         self._next_segment = max([*segment_numbers(segments), *known, 0]) + 1
@@ -86,7 +89,7 @@ class Saver:
         stop = partial(commits.stop, "compaction failed")
         at_once = options.max_open_segments // 2
         self._compactor = Compactor(
-            segments, catalog, metrics, self._forget, stop, self._last_room, at_once
+            segments, catalog, metrics, self._forget, stop, self._last_room, at_once, faults
         )
         self._closing = False
         self._evicting = False
@@ -267,16 +270,22 @@ class Saver:
 
     def _retire(self, before: int) -> None:
         """Let go of journal files: those that can't go now are tried with the next checkpoint's."""
-        faults.reach("journal-before-delete")
+        self._faults.reach("journal-before-delete")
         try:
             retire(self._journals, before)
         except OSError as error:
             log.error("journal files that are not needed stay for now error=%s", error)  # noqa: TRY400 - the error says it all
-        faults.reach("journal-deleted")
+        self._faults.reach("journal-deleted")
 
     def _write(self, snapshot: checkpoint.Snapshot, segment: int) -> list[int]:
         save = partial(
-            checkpoint.write, snapshot, self._segments, segment, self._catalog, self._metrics
+            checkpoint.write,
+            snapshot,
+            self._segments,
+            segment,
+            self._catalog,
+            self._metrics,
+            self._faults,
         )
         try:
             return save()
@@ -371,7 +380,8 @@ class Saver:
 
     def _new_journal(self, *, fill: bool) -> JournalWriter:
         number = self._commits.journal.number + 1
-        return JournalWriter(self._journals, number, self._options.journal_bytes, fill=fill)
+        size = self._options.journal_bytes
+        return JournalWriter(self._journals, number, size, fill=fill, faults=self._faults)
 
     def _prepare(self, *, fill: bool) -> None:
         """Have the next journal file made ready beside the loop."""

@@ -23,9 +23,9 @@ from time import perf_counter
 from typing import Final
 
 from headwater.errors import NewerFormat, StreamDamaged
-from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.disk_space import NO_ROOM, free_bytes
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.metrics import Metrics
 from headwater.storage.disk.segments import (
@@ -112,11 +112,12 @@ def compact(
     catalog: Catalog,
     metrics: Metrics,
     pause: Callable[[], None] = lambda: None,
+    faults: Faults = NO_FAULTS,
 ) -> list[int]:
     """Rewrite what is needed of some segments, in a thread; gives the segments to delete."""
     old = sorted(extent for number in numbers for extent in catalog.extents_in(number))
     files = {number: SegmentFile(segment_path(folder, number)) for number in numbers}
-    writer = SegmentWriter(folder, segment, room_for(old))
+    writer = SegmentWriter(folder, segment, room_for(old), faults)
     try:
         for run in _runs(old):
             length = run[-1].end - run[0].start
@@ -169,6 +170,7 @@ class Compactor:
         stop: Callable[[OSError], object],
         last_room: Callable[[], int],
         max_files: int = MAX_FILES,
+        faults: Faults = NO_FAULTS,
     ) -> None:
         """Call `forget` with segments to delete, and `stop` where the catalog is in doubt.
 
@@ -181,6 +183,7 @@ class Compactor:
         self._forget = forget
         self._stop = stop
         self._last_room = last_room
+        self._faults = faults
         self._max_files = max(MERGE_AT, min(max_files, MAX_FILES))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-compact")
         self._busy = False
@@ -229,7 +232,9 @@ class Compactor:
             return []
         pause = self._pause_for(0.0 if len(numbers) >= _HURRY_AT else _PAUSE)
         try:
-            return compact(numbers, self._folder, segment, self._catalog, self._metrics, pause)
+            return compact(
+                numbers, self._folder, segment, self._catalog, self._metrics, pause, self._faults
+            )
         except (StreamDamaged, NewerFormat) as error:
             self._skip(error.file, error)
         except FileNotFoundError as error:

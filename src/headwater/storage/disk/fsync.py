@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from headwater.storage.disk import faults
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 
 log: Final = logging.getLogger("headwater.disk")
 
@@ -53,10 +53,6 @@ def choose_fsync(loop: asyncio.AbstractEventLoop, fd: int) -> Sync:
         else:
             return sync
     return ThreadSync(loop)
-
-
-def _injected() -> OSError | None:
-    return OSError(errno.EIO, "injected") if faults.fails("sync-fails") else None
 
 
 # Numbers of io_setup, io_destroy, io_getevents, io_submit.
@@ -124,7 +120,7 @@ class KernelSync:
         result = self._result()
         done, self._done = self._done, None
         if done is not None:
-            done(OSError(-result, os.strerror(-result)) if result < 0 else _injected())
+            done(OSError(-result, os.strerror(-result)) if result < 0 else None)
 
     def _result(self) -> int:
         """Take what the sync under way has come to, once it is done."""
@@ -163,10 +159,9 @@ class ThreadSync:
             fd, done = self._fd, self._done
             if fd is None or done is None:
                 return
-            error: OSError | None
+            error: OSError | None = None
             try:
                 os.fdatasync(fd)
-                error = _injected()
             except OSError as failure:
                 error = failure
             self._loop.call_soon_threadsafe(done, error)
@@ -177,7 +172,7 @@ class ThreadSync:
         self._thread.join()
 
 
-def sync_directory(folder: Path) -> None:
+def sync_directory(folder: Path, faults: Faults = NO_FAULTS) -> None:
     """Make the names in a directory durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -207,7 +202,7 @@ def sync_file(path: Path) -> None:
         os.close(fd)
 
 
-def sync(fd: int, path: Path) -> None:
+def sync(fd: int, path: Path, faults: Faults = NO_FAULTS) -> None:
     """Make what an open file holds durable."""
     os.fsync(fd)
     faults.synced(path)

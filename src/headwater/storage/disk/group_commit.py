@@ -14,7 +14,7 @@ from contextvars import Context
 from time import perf_counter
 from typing import Any, Final, Protocol
 
-from headwater.storage.disk import faults
+from headwater.storage.disk.faults import HOLD_SECONDS, NO_FAULTS, Faults
 from headwater.storage.disk.fsync import Sync, SyncFailed
 from headwater.storage.disk.journal import JournalWriter
 from headwater.storage.disk.metrics import Metrics
@@ -103,6 +103,7 @@ class GroupCommit:
         metrics: Metrics,
         between: Callable[[], None],
         published: Callable[[], None],
+        faults: Faults = NO_FAULTS,
     ) -> None:
         """Call `between` when no batch is under way, and `published` once one can be seen."""
         self._loop = loop
@@ -110,6 +111,7 @@ class GroupCommit:
         self._metrics = metrics
         self._between = between
         self._published = published
+        self._faults = faults
         self._operations: list[Operation] = []
         self._records: list[list[bytes]] = []
         self._commit = CommitFuture(loop)
@@ -200,16 +202,21 @@ class GroupCommit:
             self._start_sync(self._sync)
 
     def _start_sync(self, sync: Sync) -> None:
-        if faults.holds_sync():
-            self._loop.call_later(faults.HOLD_SECONDS, self._start_sync, sync)
+        if self._faults.holds_sync():
+            self._loop.call_later(HOLD_SECONDS, self._start_sync, sync)
         else:
-            sync.start(self.journal.fd, self._synced)
+            sync.start(self.journal.fd, self._sync_done)
+
+    def _sync_done(self, error: OSError | None) -> None:
+        if error is None and self._faults.fails("sync-fails"):
+            error = OSError(errno.EIO, "injected")
+        self._synced(error)
 
     def _synced(self, error: OSError | None) -> None:
         if error is not None:
             self._fail(self.stop("sync failed", error))
             return
-        faults.reach("journal-synced")
+        self._faults.reach("journal-synced")
         self._metrics.sync_seconds.add(perf_counter() - self._started)
         assert self._in_flight is not None  # noqa: S101 - a sync belongs to a batch
         operations, commit = self._in_flight

@@ -22,9 +22,9 @@ from typing import Final
 
 from zlib_ng.zlib_ng import crc32
 
-from headwater.storage.disk import faults
 from headwater.storage.disk.data_directory import NUMBER
 from headwater.storage.disk.disk_space import NO_ROOM, free_bytes
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed, sync, sync_directory
 from headwater.storage.disk.records import HEADER, MAX_LENGTH
 
@@ -84,7 +84,15 @@ def seed_for(number: int, salt: int) -> int:
 class JournalWriter:
     """One journal file that is being written."""
 
-    def __init__(self, folder: Path, number: int, reserve: int, *, fill: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        reserve: int,
+        *,
+        fill: bool = False,
+        faults: Faults = NO_FAULTS,
+    ) -> None:
         """Make a file ready; filled with zeros its blocks are in place from the first batch on.
 
         Blocks that are only reserved have to be entered in the file system when they are written
@@ -98,6 +106,7 @@ class JournalWriter:
         self._seed = seed_for(number, self._salt)
         self._sequence = 0
         self._folder = folder
+        self._faults = faults
         self._has_header = False
         self.is_filled = False
         """Whether all blocks were written to before."""
@@ -125,10 +134,10 @@ class JournalWriter:
         header = FILE_HEADER.pack(MAGIC, VERSION, self._salt, self.number)
         os.pwrite(self.fd, 2 * (header + CRC.pack(crc32(header))), 0)
         try:
-            sync(self.fd, self.path)
+            sync(self.fd, self.path, self._faults)
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from error
-        sync_directory(self._folder)
+        sync_directory(self._folder, self._faults)
         self._has_header = True
 
     def _reserve(self, reserve: int, *, fill: bool) -> None:
@@ -154,7 +163,7 @@ class JournalWriter:
 
         A failure leaves the position where it was: `cut`, then write again.
         """
-        faults.reach("journal-before-write")
+        self._faults.reach("journal-before-write")
         if not self._has_header:
             self._write_header()
         seed = self._seed
@@ -184,7 +193,7 @@ class JournalWriter:
         self.position += total
         self.records += len(records)
         self._sequence += 1
-        faults.reach("journal-written")
+        self._faults.reach("journal-written")
 
     def cut(self) -> None:
         """Make sure that nothing of a batch that failed is found behind the last whole one."""
@@ -214,7 +223,7 @@ def _write_all(fd: int, data: bytes | memoryview, position: int) -> None:
         rest = rest[written:]
 
 
-def make_durable(path: Path, end: int) -> None:
+def make_durable(path: Path, end: int, faults: Faults = NO_FAULTS) -> None:
     """Make what was read of a file durable, up to its end.
 
     It may never have been synced; and where a sync has failed, the system may take for written
@@ -234,6 +243,6 @@ def make_durable(path: Path, end: int) -> None:
             log.warning("no room to write the journal anew, it is only synced file=%s", path)
         if faults.fails("recovery-sync-fails"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        sync(fd, path)
+        sync(fd, path, faults)
     finally:
         os.close(fd)

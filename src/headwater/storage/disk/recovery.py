@@ -17,8 +17,8 @@ from time import perf_counter
 from typing import Final
 
 from headwater.errors import StoreDamaged
-from headwater.storage.disk import faults
 from headwater.storage.disk.catalog import Catalog, CatalogFailed
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import sync, sync_directory
 from headwater.storage.disk.journal import journal_numbers, journal_path, make_durable, retire
 from headwater.storage.disk.journal_reader import (
@@ -61,6 +61,7 @@ def recover(
     metrics: Metrics,
     *,
     durable: bool,
+    faults: Faults = NO_FAULTS,
 ) -> int:
     """Bring the registry to the last acknowledged state; gives the number for a new journal."""
     faults.reach("recovery-started")
@@ -72,11 +73,11 @@ def recover(
     known = {number for number, _, _ in catalog.segments()}
     _refuse_newer(segments, known)
     replay = Replay(registry)
-    ends = _replay(files, replay)
+    ends = _replay(files, replay, faults)
     if durable and ends:
         for path, end in ends.items():
-            make_durable(path, end)
-        sync_directory(journals)
+            make_durable(path, end, faults)
+        sync_directory(journals, faults)
     try:
         retire(journals, first)  # a checkpoint may have saved them, and died before it could
     except OSError as error:
@@ -101,7 +102,7 @@ def recover(
     return number
 
 
-def _replay(files: list[Path], replay: "Replay") -> dict[Path, int]:
+def _replay(files: list[Path], replay: "Replay", faults: Faults) -> dict[Path, int]:
     """Apply what journal files hold; gives where the last record of each ends."""
     ends: dict[Path, int] = {}
     used = [path for path in files if not never_used(path)]
@@ -113,7 +114,7 @@ def _replay(files: list[Path], replay: "Replay") -> dict[Path, int]:
             lost = replay.whose(owners(path, item).streams)
             raise StoreDamaged(str(path), item.position, reason + lost)
         if isinstance(item, Torn):
-            _cut(path, item.position)
+            _cut(path, item.position, faults)
             log.warning("cut off a torn batch file=%s position=%d", path, item.position)
             continue
         try:
@@ -135,11 +136,11 @@ def _check_complete(journals: Path, numbers: list[int], first: int, registry: Re
         raise StoreDamaged(str(journal_path(journals, first)), 0, "the file is missing")
 
 
-def _cut(path: Path, position: int) -> None:
+def _cut(path: Path, position: int, faults: Faults) -> None:
     """Cut a file for good: a torn batch must not come back when later files have records."""
     with path.open("rb+") as file:
         file.truncate(position)
-        sync(file.fileno(), path)
+        sync(file.fileno(), path, faults)
 
 
 def _refuse_newer(segments: Path, known: set[int]) -> None:

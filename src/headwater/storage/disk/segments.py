@@ -27,6 +27,7 @@ from zlib_ng.zlib_ng import crc32
 from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
 from headwater.storage.disk.data_directory import NUMBER
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import sync_directory
 from headwater.storage.file_ranges import FileRange, Truncated
 
@@ -74,9 +75,12 @@ def segment_numbers(folder: Path) -> list[int]:
 class SegmentWriter:
     """Writes one segment; it counts only once `finish` has returned."""
 
-    def __init__(self, folder: Path, number: int, room: int = 0) -> None:
+    def __init__(
+        self, folder: Path, number: int, room: int = 0, faults: Faults = NO_FAULTS
+    ) -> None:
         """Begin a file, for which so much room is taken at once: it can't run out on the way."""
         self._folder = folder
+        self._faults = faults
         self.number = number
         self.path = segment_path(folder, number)
         self.extents: list[Extent] = []
@@ -116,7 +120,7 @@ class SegmentWriter:
     def finish(self) -> None:
         """Make the segment durable."""
         self._file.finish()
-        sync_directory(self._folder)
+        sync_directory(self._folder, self._faults)
 
     def abandon(self) -> None:
         """Give up: what was written is of no use."""

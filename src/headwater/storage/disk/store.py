@@ -45,6 +45,7 @@ from headwater.storage.disk.catalog import Catalog, CatalogFailed, CatalogFull
 from headwater.storage.disk.checkpointer import Saver
 from headwater.storage.disk.data_directory import DirectoryLock
 from headwater.storage.disk.disk_space import NO_ROOM, Reserve
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import choose_fsync, make_directory
 from headwater.storage.disk.group_commit import GroupCommit
 from headwater.storage.disk.journal import JournalWriter, journal_numbers
@@ -105,8 +106,10 @@ class DiskStore(Store):
         folder: Path,
         options: DiskOptions | None = None,
         clock: Callable[[], float] = time,
+        faults: Faults = NO_FAULTS,
     ) -> None:
         self.folder = folder
+        self._faults = faults
         self.options = options or DiskOptions()
         self._clock = clock
         self.metrics = Metrics()
@@ -142,9 +145,11 @@ class DiskStore(Store):
         durable = options.durability == "fsync"
         if durable:
             catalog.make_durable()
-        number = recover(journals, segments, catalog, registry, metrics, durable=durable)
+        number = recover(
+            journals, segments, catalog, registry, metrics, durable=durable, faults=self._faults
+        )
         reserve.hold()
-        journal = JournalWriter(journals, number, options.journal_bytes)
+        journal = JournalWriter(journals, number, options.journal_bytes, faults=self._faults)
         if catalog.meta("clean", 1):
             _mark_in_use(catalog, reserve)
         self._files = SegmentFiles(segments, options.max_open_segments, options.max_checked_blocks)
@@ -157,6 +162,7 @@ class DiskStore(Store):
             metrics,
             between=self._save_if_due,
             published=self._wake,
+            faults=self._faults,
         )
         self._saver = Saver(
             journals,
@@ -168,6 +174,7 @@ class DiskStore(Store):
             self._files,
             metrics,
             reserve=reserve,
+            faults=self._faults,
         )
 
     async def close(self) -> None:

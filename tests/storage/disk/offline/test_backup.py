@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,8 @@ from tests.storage.disk.offline.stores import (
 )
 from tests.storage.disk.offline.test_check import entries
 from tests.suites.steps import T0, create, fork
+from tests.support.disk_faults import DiskFaults
+from tests.support.faulty import faulty_command, faulty_environment
 from tests.support.patience import until, wait_until
 from tests.support.server import ServerProcess
 
@@ -88,8 +89,8 @@ def test_a_backup_that_is_killed_is_not_taken_for_a_whole_one(
 ) -> None:
     target = tmp_path / "copy"
     done = subprocess.run(
-        [sys.executable, "-m", "headwater", "backup", str(killed.folder), str(target)],
-        env={**os.environ, "HEADWATER_FAULTS": point},
+        faulty_command(DiskFaults(point), "backup", str(killed.folder), str(target)),
+        env={**os.environ, **faulty_environment()},
         check=False,
     )
     assert done.returncode == -signal.SIGKILL

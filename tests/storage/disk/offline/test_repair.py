@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -16,6 +15,8 @@ from tests.storage.disk.offline.repairs import assert_prefixes, damaged_block, r
 from tests.storage.disk.offline.stores import contents, flip, journals, segments, with_store
 from tests.storage.disk.offline.test_check import entries, hashes
 from tests.suites.steps import BINARY, append
+from tests.support.disk_faults import DiskFaults
+from tests.support.faulty import faulty_command, faulty_environment
 
 
 def test_a_directory_that_is_well_is_left_alone(killed: Sample) -> None:
@@ -62,8 +63,8 @@ def test_a_directory_in_use_is_refused(closed: Sample) -> None:
 def test_a_repair_that_is_killed_can_be_repeated(killed: Sample, point: str) -> None:
     cut = damaged_block(killed, "large/binary", 1)
     done = subprocess.run(
-        [sys.executable, "-m", "headwater", "repair", str(killed.folder), "--yes"],
-        env={**os.environ, "HEADWATER_FAULTS": point},
+        faulty_command(DiskFaults(point), "repair", str(killed.folder)),
+        env={**os.environ, **faulty_environment()},
         capture_output=True,
         check=False,
     )

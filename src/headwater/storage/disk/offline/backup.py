@@ -23,7 +23,8 @@ from typing import Final
 import msgspec
 
 from headwater.errors import StoreDamaged, StoreError
-from headwater.storage.disk import catalog, faults
+from headwater.storage.disk import catalog
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import make_directory, sync_directory, sync_file
 from headwater.storage.disk.journal import START, JournalWriter, journal_numbers, journal_path
 from headwater.storage.disk.journal_reader import (
@@ -69,7 +70,12 @@ class Copied(msgspec.Struct):
 
 
 def backup(
-    folder: Path, target: Path, progress: Progress = no_progress, *, link: bool = True
+    folder: Path,
+    target: Path,
+    progress: Progress = no_progress,
+    *,
+    link: bool = True,
+    faults: Faults = NO_FAULTS,
 ) -> Copied:
     """Copy a data directory to one that does not exist, or is empty."""
     require_data(folder)

@@ -24,9 +24,10 @@ from typing import Final
 import msgspec
 
 from headwater.errors import StoreError
-from headwater.storage.disk import catalog, checkpoint, faults
+from headwater.storage.disk import catalog, checkpoint
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.data_directory import DirectoryLock
+from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import sync_directory, sync_file
 from headwater.storage.disk.journal import JournalWriter, journal_numbers, journal_path
 from headwater.storage.disk.metrics import Metrics
@@ -73,6 +74,7 @@ class Repair(msgspec.Struct):
     streams: int = 0
     """How many streams there are afterwards."""
     _made: Path | None = None
+    _faults: Faults = NO_FAULTS
 
     @property
     def needed(self) -> bool:
@@ -82,17 +84,19 @@ class Repair(msgspec.Struct):
         """Put the repaired state in the place of the damaged one; gives where that one is kept."""
         assert self._made is not None  # noqa: S101 - only asked for where it is needed
         with _room(self.folder):
-            return _Installation(self.folder, self._made, self.report).run()
+            return _Installation(self.folder, self._made, self.report, self._faults).run()
 
 
 @contextmanager
-def prepare(folder: Path, begin: Begin = begin_silently) -> Iterator[Repair]:
+def prepare(
+    folder: Path, begin: Begin = begin_silently, faults: Faults = NO_FAULTS
+) -> Iterator[Repair]:
     """Work out a repair, holding the directory's lock; `install` it within the block."""
     require_data(folder)
     work = folder / _WORK
     with DirectoryLock(folder):
         report = check(folder, begin("Checking"), live=False)
-        repair = Repair(folder, report)
+        repair = Repair(folder, report, _faults=faults)
         if not report.damages:
             yield repair
             return
@@ -246,20 +250,21 @@ class _Making:
 class _Installation:
     """Puts the repaired state in the place of the damaged one."""
 
-    def __init__(self, folder: Path, made: Path, report: Report) -> None:
+    def __init__(self, folder: Path, made: Path, report: Report, faults: Faults) -> None:
         self._folder = folder
         self._made = made
+        self._faults = faults
         self._damaged_files = {finding.file for finding in report.damages}
         with closing(sqlite3.connect(made / catalog.FILE)) as db:
             self._needed = needed_segments(db)
 
     def run(self) -> Path:
         kept = self._keep()
-        faults.reach("repair-kept")
+        self._faults.reach("repair-kept")
         self._put_in_place()
-        faults.reach("repair-in-place")
+        self._faults.reach("repair-in-place")
         self._switch()
-        faults.reach("repair-switched")
+        self._faults.reach("repair-switched")
         self._clean()
         return kept
 
