@@ -2,8 +2,14 @@
 
 from http.client import HTTPConnection
 
+import msgspec
 import pytest
 
+from headwater import errors
+from headwater.protocol import subscriptions as wakes
+from headwater.server.problems import refuse
+from headwater.server.subscriptions import refusals
+from headwater.storage.refusals import StoreFull
 from tests.server.conftest import Serve
 from tests.support.server import ServerProcess
 from tests.support.wire import Answer, EventReader, Headers, Wire, build
@@ -146,6 +152,77 @@ class TestProblems:
         wire.ask("DELETE", path).problem(410, "stream-gone")
         wire.ask("PUT", path, JSON).problem(409, "path-blocked")
         wire.ask("PUT", f"{path}/2", fork).problem(409, "fork-source-gone")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "code", "more"),
+    [
+        (refusals.BadBody("it is cut off"), 400, "invalid-request", {}),
+        (refusals.NotPullWake("s"), 400, "invalid-request", {}),
+        (refusals.Rejected("it is local"), 400, "webhook-url-rejected", {}),
+        (refusals.BadAck("p", "it is unknown"), 400, "invalid-offset", {}),
+        (refusals.BadToken(expired=True), 401, "token-expired", {}),
+        (refusals.BadToken(expired=False), 401, "token-invalid", {}),
+        (refusals.SubscriptionNotFound("s"), 404, "subscription-not-found", {}),
+        (refusals.NoResource(), 404, "not-found", {}),
+        (refusals.ConfigConflict("s"), 409, "subscription-already-exists", {}),
+        (refusals.TooManyKeys(9), 429, "too-many-keys", {}),
+        (wakes.BadConfig("it has no streams"), 400, "invalid-request", {}),
+        (wakes.NothingPending(), 409, "no-pending-work", {}),
+        (wakes.WakeFenced(4), 409, "fenced", {"generation": 4}),
+        (
+            wakes.AlreadyClaimed("w", 3),
+            409,
+            "already-claimed",
+            {"current_holder": "w", "generation": 3},
+        ),
+        (StoreFull("10 bytes are stored"), 429, "store-full", {}),
+    ],
+)
+def test_the_control_api_repeats_a_problem_as_an_error(
+    refusal: object, status: int, code: str, more: dict[str, object]
+) -> None:
+    response = refuse(refusal, control=True)
+    document = msgspec.json.decode(response.joined())
+    assert response.status == document["status"] == status
+    assert document["code"] == code
+    assert document["type"] == f"urn:headwater:problem:{code}"
+    assert document["title"]
+    assert document["detail"]
+    name = code.upper().replace("-", "_")
+    assert document["error"] == {"code": name, "message": document["detail"], **more}
+    assert ((b"www-authenticate", b"Bearer") in _lower(response.headers)) == (status == 401)
+
+
+def _lower(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower(), value) for name, value in headers]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (errors.EventRefused("it has no type"), 400, "SCHEMA_VALIDATION_FAILED"),
+        (errors.KeyFieldRefused("turn", "a|b"), 400, "SCHEMA_VALIDATION_FAILED"),
+        (errors.UnknownContract("2.0", "1"), 400, "CONTRACT_VERSION_UNSUPPORTED"),
+        (errors.RunQueryRefused("limit", "x", "a number"), 400, "BAD_QUERY"),
+        (errors.RunNotFound("r"), 404, "RUN_NOT_FOUND"),
+        (errors.RunDeleted("r"), 410, "RUN_DELETED"),
+        (errors.RunLogDamaged("r", "event 3", "it is cut off"), 500, "RUN_LOG_DAMAGED"),
+        (errors.RunStoreDamaged("runs.db", "it is no database"), 500, "RUN_STORE_DAMAGED"),
+        (errors.CacheUnavailable("cache", "it is down"), 500, "CACHE_UNAVAILABLE"),
+        (errors.RunStoreUnavailable("store", "it is down"), 503, "STORE_UNAVAILABLE"),
+    ],
+)
+def test_run_errors_are_problems_with_the_code_of_the_contract(
+    error: errors.RunError, status: int, code: str
+) -> None:
+    response = refuse(error)
+    document = msgspec.json.decode(response.joined())
+    assert response.status == document["status"] == status
+    assert document["code"] == code
+    assert document["detail"] == str(error)
+    assert "error" not in document
+    assert ((b"retry-after", b"1") in _lower(response.headers)) == (status == 503)
 
 
 class TestPaths:

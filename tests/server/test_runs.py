@@ -139,7 +139,7 @@ def test_what_can_not_be_answered_says_why(wire: Wire, path: str, status: int, c
 def test_methods_that_are_not_there_are_named(wire: Wire) -> None:
     answer = wire.ask("PUT", "/v1/runs/a", JSON, b"{}")
     assert answer.status == 405
-    assert answer.headers["allow"] == "GET, DELETE"
+    assert answer.headers["allow"] == "GET, DELETE, HEAD, OPTIONS"
 
 
 def test_a_deleted_run_is_gone_and_stays_so(wire: Wire, run: str) -> None:

@@ -1,7 +1,7 @@
-"""From a refusal to a response: the one place that knows status codes and error sentences.
+"""The one table from refusals to problem documents (RFC 9457).
 
-Errors are problem documents (RFC 9457) with a stable `code`, a `detail` that says what to do next,
-and the protocol's own headers beside them.
+A problem has a status, a stable `code`, a `detail` that names the next step, and the headers that
+the protocol requires. The control API repeats it in an `error` member (PROTOCOL 7).
 """
 
 from collections.abc import Callable
@@ -9,6 +9,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from headwater.errors import (
+    EventRefused,
+    RunDeleted,
+    RunError,
+    RunNotFound,
+    RunQueryRefused,
+    RunStoreDamaged,
+    RunStoreUnavailable,
+)
 from headwater.protocol import headers as names
 from headwater.protocol import refusals as r
 from headwater.protocol.framing import EmptyArray, InvalidJson
@@ -22,7 +31,19 @@ from headwater.protocol.offsets import (
 )
 from headwater.protocol.paths import BadPath, NotAStream
 from headwater.protocol.producers import EpochStartsAtZero, Fenced, SequenceGap
+from headwater.protocol.subscriptions import AlreadyClaimed, BadConfig, NothingPending, WakeFenced
 from headwater.server.messages import Headers, Response
+from headwater.server.subscriptions.refusals import (
+    BadAck,
+    BadBody,
+    BadToken,
+    ConfigConflict,
+    NoResource,
+    NotPullWake,
+    Rejected,
+    SubscriptionNotFound,
+    TooManyKeys,
+)
 from headwater.storage.refusals import BytesDamaged, StoreFull, StoreUnwritable
 
 CONTENT_TYPE: Final = b"application/problem+json"
@@ -30,13 +51,15 @@ _MAX_ECHO: Final = 200
 
 
 class Problem(NamedTuple):
-    """What a client is told: a status, a stable code, and a sentence."""
+    """The content of a problem document, and the headers sent with it."""
 
     status: int
     code: str
     title: str
     detail: str
     headers: tuple[tuple[str, str], ...] = ()
+    error: tuple[tuple[str, object], ...] = ()
+    """Members that the control API adds to `error`, beside its code and message."""
 
 
 class BadRequest(msgspec.Struct, frozen=True):
@@ -107,6 +130,11 @@ def _unwritable(x: StoreUnwritable) -> Problem:
         detail,
         (("Retry-After", "5"),),
     )
+
+
+def _run(status: int, title: str) -> Callable[[RunError], Problem]:
+    headers = (("Retry-After", "1"),) if status == 503 else ()
+    return lambda x: Problem(status, x.code, title, str(x), headers)
 
 
 _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
@@ -255,33 +283,120 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         x.detail,
         (("Retry-After", str(x.retry_after)),),
     ),
+    # The control API
+    BadBody: lambda x: Problem(400, "invalid-request", "The request can't be used", f"{x.reason}."),
+    BadConfig: lambda x: Problem(
+        400,
+        "invalid-request",
+        "The subscription can't be made",
+        f"Nothing was changed: {x.reason}.",
+    ),
+    Rejected: lambda x: Problem(
+        400,
+        "webhook-url-rejected",
+        "The webhook may not be called",
+        f"Its URL is refused: {x.reason}.",
+    ),
+    NotPullWake: lambda x: Problem(
+        400,
+        "invalid-request",
+        "The subscription is not claimed",
+        f"'{x.subscription_id}' wakes a webhook; only pull-wake subscriptions are claimed.",
+    ),
+    BadAck: lambda x: Problem(
+        400,
+        "invalid-offset",
+        "An ack names no position of its stream",
+        f"Nothing was acked, '{x.stream[:_MAX_ECHO]}' can't be: {x.reason}.",
+    ),
+    BadToken: lambda x: Problem(
+        401,
+        "token-expired" if x.expired else "token-invalid",
+        "The token is not accepted",
+        "Send the token of the wake as 'Authorization: Bearer …'.",
+        (("WWW-Authenticate", "Bearer"),),
+    ),
+    SubscriptionNotFound: lambda x: Problem(
+        404,
+        "subscription-not-found",
+        "There is no such subscription",
+        f"'{x.subscription_id[:_MAX_ECHO]}' does not exist or was deleted; create it with PUT.",
+    ),
+    NoResource: lambda _: Problem(
+        404,
+        "not-found",
+        "Nothing is here",
+        "__ds/ has subscriptions, jwks.json, streams, splits/<path> and changes.",
+    ),
+    ConfigConflict: lambda x: Problem(
+        409,
+        "subscription-already-exists",
+        "The subscription exists with another configuration",
+        f"Delete '{x.subscription_id}' first, or use another id.",
+    ),
+    AlreadyClaimed: lambda x: Problem(
+        409,
+        "already-claimed",
+        "Another worker holds the lease",
+        f"'{x.holder}' works on generation {x.generation}; wait for the next wake.",
+        error=(("current_holder", x.holder), ("generation", x.generation)),
+    ),
+    NothingPending: lambda _: Problem(
+        409,
+        "no-pending-work",
+        "There is nothing to do",
+        "Every linked stream was processed; wait for the next wake.",
+    ),
+    WakeFenced: lambda x: Problem(
+        409,
+        "fenced",
+        "The wake is over",
+        f"The subscription is at generation {x.generation}: stop, and wait for the next wake.",
+        error=(("generation", x.generation),),
+    ),
+    TooManyKeys: lambda x: Problem(
+        429,
+        "too-many-keys",
+        "Too many keys were replaced lately",
+        f"All of the last {x.count} keys are still needed; rotate again later.",
+    ),
+    # Runs
+    EventRefused: _run(400, "The event is refused"),
+    RunQueryRefused: _run(400, "The question can't be answered"),
+    RunNotFound: _run(404, "There is no such run"),
+    RunDeleted: _run(410, "The run was deleted"),
+    RunStoreDamaged: _run(500, "The runs can't be read"),
+    RunStoreUnavailable: _run(503, "The run store can't be used now"),
+    RunError: _run(500, "The run can't be read"),
 }
 
 
 def problem_of(refusal: object) -> Problem:
-    """Find what a client is told of a refusal."""
-    return _TABLE[type(refusal)](refusal)
+    """Return the problem of a refusal; a subclass without a row has that of its base."""
+    kind = next(kind for kind in type(refusal).__mro__ if kind in _TABLE)
+    return _TABLE[kind](refusal)
 
 
-def problem_response(problem: Problem) -> Response:
-    """Write a problem document."""
-    body = msgspec.json.encode(
-        {
-            "type": f"urn:headwater:problem:{problem.code}",
-            "title": problem.title,
-            "status": problem.status,
-            "code": problem.code,
-            "detail": problem.detail,
-        }
-    )
+def problem_response(problem: Problem, *, control: bool = False) -> Response:
+    """Return a problem document, with an `error` member where the control API answers."""
+    document: dict[str, object] = {
+        "type": f"urn:headwater:problem:{problem.code}",
+        "title": problem.title,
+        "status": problem.status,
+        "code": problem.code,
+        "detail": problem.detail,
+    }
+    if control:
+        code = problem.code.replace("-", "_").upper()
+        document["error"] = {"code": code, "message": problem.detail, **dict(problem.error)}
     headers: Headers = [(b"content-type", CONTENT_TYPE), (b"cache-control", b"no-store")]
     headers += [(name.encode(), value.encode("latin-1")) for name, value in problem.headers]
-    return Response(problem.status, headers, (body,))
+    return Response(problem.status, headers, (msgspec.json.encode(document),))
 
 
-def refuse(refusal: object) -> Response:
-    """Answer with a refusal."""
-    return problem_response(problem_of(refusal))
+def refuse(refusal: object, *, control: bool = False) -> Response:
+    """Return the response to a refused request."""
+    return problem_response(problem_of(refusal), control=control)
 
 
 TOO_LARGE: Final = Problem(

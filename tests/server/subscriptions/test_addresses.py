@@ -4,12 +4,12 @@ import pytest
 
 from headwater.server.subscriptions.addresses import (
     Network,
-    Rejected,
     Target,
     WebhookRules,
     check_address,
     check_url,
 )
+from headwater.server.subscriptions.refusals import Rejected
 
 PUBLIC = Target("https", "hooks.example.com", 443, "/", local=False)
 

@@ -17,8 +17,8 @@ from headwater.protocol.paths import RESERVED
 from headwater.protocol.subscriptions import BadConfig, stream_path
 from headwater.server.context import Context
 from headwater.server.messages import Request, Response
-from headwater.server.problems import BadRequest, method_not_allowed, problem_response, refuse
-from headwater.server.subscriptions.answers import json_response
+from headwater.server.problems import BadRequest, refuse
+from headwater.server.routing import by_method, json_response, parse_number
 from headwater.storage.store import Splits, StreamInfo
 
 MAX_LISTED: Final = 1000
@@ -28,7 +28,7 @@ MAX_LOOKED_AT: Final = 10_000
 MAX_PIECES: Final = 1000
 MAX_GLOBS: Final = 1000
 _MIB: Final = 1024 * 1024
-_DIGITS: Final = 15
+_MAX_NUMBER: Final = 10**15
 
 
 class Listing:
@@ -45,13 +45,11 @@ class Listing:
         resource, _, path = behind.partition("/")
         if behind not in {"streams", "changes"} and not (resource == "splits" and path):
             return None
-        if request.head.method not in {"GET", "HEAD"}:
-            return problem_response(method_not_allowed(request.head.method, "GET, HEAD, OPTIONS"))
         if resource == "streams":
-            return await self._streams(request)
+            return await by_method(request, GET=lambda: self._streams(request))
         if resource == "changes":
-            return await self._changes(request)
-        return await self._splits(request, path)
+            return await by_method(request, GET=lambda: self._changes(request))
+        return await by_method(request, GET=lambda: self._splits(request, path))
 
     async def _streams(self, request: Request) -> Response:
         given = request.head.parameters
@@ -93,7 +91,7 @@ class Listing:
     async def _splits(self, request: Request, encoded: str) -> Response:
         context, given = self._context, request.head.parameters
         path = context.stream_at(context.settings.root + encoded)
-        size = _number(given, "bytes", 32 * _MIB, 1, 10**_DIGITS)
+        size = _number(given, "bytes", 32 * _MIB, 1, _MAX_NUMBER)
         limit = _number(given, "limit", MAX_PIECES, 1, MAX_PIECES)
         start = _position(given, "from", "-1")
         end = _position(given, "to", "now")
@@ -123,7 +121,7 @@ class Listing:
         if not isinstance(globs, list):
             return refuse(globs)
         most = int(self._context.settings.long_poll_timeout * 1000)
-        wait = _number(given, "wait_ms", most, 0, 10**_DIGITS)
+        wait = _number(given, "wait_ms", most, 0, _MAX_NUMBER)
         if isinstance(wait, BadRequest):
             return refuse(wait)
         after = given.get("after", [""])[0]
@@ -163,12 +161,10 @@ def _described(info: StreamInfo) -> dict[str, object]:
 def _number(
     given: dict[str, list[str]], name: str, default: int, least: int, most: int
 ) -> int | BadRequest:
-    text = given.get(name, [str(default)])[-1]
-    if text.isascii() and text.isdigit() and len(text) <= _DIGITS + 1:
-        number = int(text)
-        if least <= number <= most:
-            return number
-    return BadRequest("bad-parameter", f"'{name}' is a number from {least} to {most}.")
+    number = parse_number(given.get(name, [str(default)])[-1], least, most)
+    if number is None:
+        return BadRequest("bad-parameter", f"'{name}' is a number from {least} to {most}.")
+    return number
 
 
 def _position(

@@ -1,19 +1,15 @@
 """`/v1/runs`: which request does what. The contract's own names, in camelCase."""
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from headwater.errors import (
     EventRefused,
-    RunDeleted,
     RunError,
     RunNotFound,
     RunQueryRefused,
-    RunStoreDamaged,
     RunStoreUnavailable,
 )
 from headwater.runs.events import event_to_wire, new_event_from_wire
@@ -22,28 +18,21 @@ from headwater.runs.values import RunStatus, snapshot_to_wire
 from headwater.server.context import Context
 from headwater.server.handlers.live import EventStream
 from headwater.server.messages import Head, Headers, Request, Response
-from headwater.server.problems import Problem, method_not_allowed, problem_response
+from headwater.server.problems import Problem, problem_response, refuse
+from headwater.server.routing import by_method, json_response, parse_number, split_path
 from headwater.server.runs.event_feed import Follower
 from headwater.server.runs.service import RunService
 
 PREFIX: Final = "/v1/runs"
+_MAX_NUMBER: Final = 10**18 - 1
 
 _EVENT_STREAM: Final[Headers] = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-_STATUS: Final[dict[type[RunError], tuple[int, str]]] = {
-    EventRefused: (400, "The event is refused"),
-    RunQueryRefused: (400, "The question can't be answered"),
-    RunNotFound: (404, "There is no such run"),
-    RunDeleted: (410, "The run was deleted"),
-    RunStoreDamaged: (500, "The runs can't be read"),
-    RunStoreUnavailable: (503, "The run store can't be used now"),
-}
 
 Answer = Response | EventStream
-Handler = Callable[[], Awaitable[Answer]]
 
 
 class RunRoutes:
@@ -60,36 +49,34 @@ class RunRoutes:
     async def handle(self, request: Request) -> Answer:
         """Answer a request whose path is ours."""
         behind = request.head.url_path[len(PREFIX) :].strip("/")
+        segments = split_path(behind)
         try:
-            parts = [unquote_to_bytes(part).decode() for part in behind.split("/")]
             store = await self._service.open()
-            return await self._route(request, store, parts)
-        except UnicodeDecodeError:
-            return problem_response(_no_resource())
+            return await self._route(request, store, segments)
         except RunError as error:
-            return _refuse(error)
+            return refuse(error)
 
-    async def _route(self, request: Request, store: RunStore, parts: list[str]) -> Answer:
+    async def _route(self, request: Request, store: RunStore, segments: list[str] | None) -> Answer:
         head = request.head
-        match parts:
+        match segments:
             case [""]:
-                return await _by_method(head, GET=lambda: self._list(head, store))
+                return await by_method(request, GET=lambda: self._list(head, store))
             case [run_id]:
-                return await _by_method(
-                    head,
+                return await by_method(
+                    request,
                     GET=lambda: self._show(store, run_id),
                     DELETE=lambda: self._delete(store, run_id),
                 )
             case [run_id, "events"]:
-                return await _by_method(
-                    head,
+                return await by_method(
+                    request,
                     GET=lambda: self._fetch(head, store, run_id),
                     POST=lambda: self._append(request, store, run_id),
                 )
             case [run_id, "snapshot"]:
-                return await _by_method(head, GET=lambda: self._snapshot(head, store, run_id))
+                return await by_method(request, GET=lambda: self._snapshot(head, store, run_id))
             case [run_id, "lag"]:
-                return await _by_method(head, GET=lambda: self._lag(store, run_id))
+                return await by_method(request, GET=lambda: self._lag(store, run_id))
         return problem_response(_no_resource())
 
     # Events
@@ -104,7 +91,7 @@ class RunRoutes:
             raise EventRefused("the array is empty; send at least one event")
         events = [new_event_from_wire(_of_run(wire, run_id)) for wire in wires]
         results = [msgspec.to_builtins(each) for each in await store.append_events(events)]
-        return _json(200, results if isinstance(body, list) else results[0])
+        return json_response(200, results if isinstance(body, list) else results[0])
 
     async def _fetch(self, head: Head, store: RunStore, run_id: str) -> Answer:
         live = _parameter(head, "live")
@@ -123,7 +110,7 @@ class RunRoutes:
         events = await store.fetch_events(run_id, after, limit)
         if not events:
             await _known(store, run_id)
-        return _json(
+        return json_response(
             200,
             {
                 "events": [event_to_wire(each) for each in events],
@@ -139,11 +126,11 @@ class RunRoutes:
         if source not in {"latest", "log"}:
             raise RunQueryRefused("source", source, "latest, or log for a whole replay")
         if source == "log":
-            return _json(200, snapshot_to_wire(await store.project_snapshot(run_id)))
+            return json_response(200, snapshot_to_wire(await store.project_snapshot(run_id)))
         snapshot = await store.get_snapshot(run_id)
         if snapshot is None:
             raise RunNotFound(run_id)
-        return _json(200, snapshot_to_wire(snapshot))
+        return json_response(200, snapshot_to_wire(snapshot))
 
     async def _lag(self, store: RunStore, run_id: str) -> Answer:
         await _known(store, run_id)
@@ -152,7 +139,7 @@ class RunRoutes:
             raise RunStoreUnavailable("this server", "it is not projected yet")
         lag = await projector.lag_of(run_id)
         health = projector.health(run_id)
-        return _json(
+        return json_response(
             200,
             {
                 "runId": run_id,
@@ -175,25 +162,18 @@ class RunRoutes:
             after=_parameter(head, "after"),
             limit=_number(head, "limit", 100),
         )
-        return _json(200, msgspec.to_builtins(page))
+        return json_response(200, msgspec.to_builtins(page))
 
     async def _show(self, store: RunStore, run_id: str) -> Answer:
         info = await store.find_run(run_id)
         if info is None:
             raise RunNotFound(run_id)
-        return _json(200, msgspec.to_builtins(info))
+        return json_response(200, msgspec.to_builtins(info))
 
     async def _delete(self, store: RunStore, run_id: str) -> Answer:
         if not await store.delete_run(run_id):
             raise RunNotFound(run_id)
         return Response(204, [])
-
-
-async def _by_method(head: Head, **handlers: Handler) -> Answer:
-    handler = handlers.get("GET" if head.method == "HEAD" else head.method)
-    if handler is None:
-        return problem_response(method_not_allowed(head.method, ", ".join(handlers)))
-    return await handler()
 
 
 async def _known(store: RunStore, run_id: str) -> None:
@@ -224,9 +204,10 @@ def _number(head: Head, name: str, default: int) -> int:
     text = _parameter(head, name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+    number = parse_number(text, 0, _MAX_NUMBER)
+    if number is None:
         raise RunQueryRefused(name, text[:80], "a number, 0 or more")
-    return int(text)
+    return number
 
 
 def _moment(head: Head, name: str) -> datetime | None:
@@ -240,19 +221,6 @@ def _moment(head: Head, name: str) -> datetime | None:
     if moment is None or moment.tzinfo is None:
         raise RunQueryRefused(name, text[:80], "a moment such as 2026-02-11T10:00:00Z")
     return moment
-
-
-def _json(status: int, value: object) -> Response:
-    headers: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-    return Response(status, headers, (msgspec.json.encode(value),))
-
-
-def _refuse(error: RunError) -> Response:
-    for kind, (status, title) in _STATUS.items():
-        if isinstance(error, kind):
-            headers = (("Retry-After", "1"),) if status == 503 else ()
-            return problem_response(Problem(status, error.code, title, str(error), headers))
-    return problem_response(Problem(500, error.code, "The run can't be read", str(error)))
 
 
 def _no_resource() -> Problem:

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from headwater.server.subscriptions.refusals import Rejected
+
 _NUMERIC: Final = re.compile(r"(0x[0-9a-f]*|\d+)(\.(0x[0-9a-f]*|\d+))*", re.IGNORECASE)
 _NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _LOCAL: Final = re.compile(r"localhost|127\.0\.0\.\d{1,3}")
@@ -57,12 +59,6 @@ class Target(NamedTuple):
     def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
-
-
-class Rejected(Struct, frozen=True):
-    """The webhook may not be called."""
-
-    reason: str
 
 
 def check_url(url: str, rules: WebhookRules) -> Target | Rejected:

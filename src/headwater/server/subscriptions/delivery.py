@@ -18,8 +18,9 @@ from headwater.protocol.lifecycle import Append
 from headwater.protocol.offsets import START, Offset
 from headwater.protocol.subscriptions import Link, beginning
 from headwater.server.problems import problem_of
-from headwater.server.subscriptions.addresses import Rejected, WebhookRules, check_url
+from headwater.server.subscriptions.addresses import WebhookRules, check_url
 from headwater.server.subscriptions.keys import SigningKeys
+from headwater.server.subscriptions.refusals import Rejected
 from headwater.server.subscriptions.subscription import Subscription, SubscriptionChange
 from headwater.server.subscriptions.tokens import Claims, mint
 from headwater.server.subscriptions.webhooks import CallFailed, WebhookClient, WebhookResponse

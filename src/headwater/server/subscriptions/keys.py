@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from headwater.server.subscriptions.refusals import TooManyKeys
 from headwater.server.subscriptions.serial_queue import SerialQueue
 from headwater.server.subscriptions.tokens import base64url
 from headwater.storage.refusals import StoreUnwritable
@@ -28,12 +29,6 @@ class StoredKey(msgspec.Struct, frozen=True):
     private: bytes
     created: float
     retired: float | None = None
-
-
-class TooManyKeys(msgspec.Struct, frozen=True):
-    """So many keys were replaced lately that all of them are still needed."""
-
-    count: int
 
 
 class SigningKey:

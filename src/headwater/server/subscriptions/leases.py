@@ -8,7 +8,7 @@ from headwater.protocol import subscriptions as rules
 from headwater.protocol.offsets import MalformedOffset, Offset, parse_offset
 from headwater.protocol.subscriptions import AlreadyClaimed, NothingPending, WakeFenced
 from headwater.server.subscriptions.delivery import Delivery, WakeSnapshot, advance
-from headwater.server.subscriptions.registry import SubscriptionNotFound
+from headwater.server.subscriptions.refusals import BadAck, SubscriptionNotFound
 from headwater.server.subscriptions.subscription import Subscription, SubscriptionChange
 from headwater.storage.refusals import StoreUnwritable
 from headwater.storage.store import Store, StreamInfo
@@ -30,13 +30,6 @@ class AckRequest(msgspec.Struct, frozen=True):
     generation: int
     acks: list[Ack] = []
     done: bool = False
-
-
-class BadAck(msgspec.Struct, frozen=True):
-    """An ack names no position of its stream."""
-
-    stream: str
-    reason: str
 
 
 class Claimed(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from headwater.protocol.globs import GlobIndex, literal_prefix
 from headwater.protocol.offsets import START
 from headwater.protocol.subscriptions import Config, Link, State, to_idle
 from headwater.server.subscriptions.delivery import Delivery
+from headwater.server.subscriptions.refusals import ConfigConflict, SubscriptionNotFound
 from headwater.server.subscriptions.subscription import (
     LINKS,
     MAIN,
@@ -32,18 +33,6 @@ class SubscriptionCreated(Struct, frozen=True):
 
     sub: Subscription
     new: bool
-
-
-class ConfigConflict(Struct, frozen=True):
-    """A subscription with another configuration has this id."""
-
-    subscription_id: str
-
-
-class SubscriptionNotFound(Struct, frozen=True):
-    """There is no subscription with this id."""
-
-    subscription_id: str
 
 
 class SubscriptionRegistry:

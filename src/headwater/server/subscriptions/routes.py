@@ -2,8 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, TypeVar
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,34 +18,34 @@ from headwater.protocol.subscriptions import (
     stream_path,
     stream_paths,
 )
+from headwater.server import problems, routing
 from headwater.server.messages import Request, Response
-from headwater.server.problems import method_not_allowed
+from headwater.server.routing import json_response, parse_number, split_path
 from headwater.server.settings import Settings
-from headwater.server.subscriptions.addresses import Rejected, WebhookRules, check_url
-from headwater.server.subscriptions.answers import (
-    BadBody,
-    NoResource,
-    NotPullWake,
-    json_response,
-    refuse,
-    refuse_problem,
-)
+from headwater.server.subscriptions.addresses import WebhookRules, check_url
 from headwater.server.subscriptions.delivery import Delivery
 from headwater.server.subscriptions.keys import SigningKey, SigningKeys
 from headwater.server.subscriptions.leases import MAX_WORKER, Acked, AckRequest, Claimed, Leases
-from headwater.server.subscriptions.registry import (
-    SubscriptionCreated,
+from headwater.server.subscriptions.refusals import (
+    BadBody,
+    BadToken,
+    NoResource,
+    NotPullWake,
+    Rejected,
     SubscriptionNotFound,
-    SubscriptionRegistry,
 )
+from headwater.server.subscriptions.registry import SubscriptionCreated, SubscriptionRegistry
 from headwater.server.subscriptions.subscription import Subscription
-from headwater.server.subscriptions.tokens import BadToken, Claims, verify
+from headwater.server.subscriptions.tokens import Claims, verify
 
 _JWKS_HEADERS: Final = [
     (b"content-type", b"application/jwk-set+json"),
     (b"cache-control", b"public, max-age=300"),
 ]
 _MAX_LISTED: Final = 1000
+
+refuse: Final = partial(problems.refuse, control=True)
+by_method: Final = partial(routing.by_method, control=True)
 
 T = TypeVar("T")
 Handler = Callable[[Request, Subscription], Awaitable[Response]]
@@ -92,19 +93,15 @@ class SubscriptionRoutes:
         """Answer a request below `__ds/`."""
         head = request.head
         behind = head.url_path[len(self._settings.root) + len(RESERVED) + 1 :]
-        try:
-            parts = [unquote_to_bytes(part).decode() for part in behind.split("/")]
-        except UnicodeDecodeError:
-            return refuse(NoResource())
-        match parts:
+        match split_path(behind):
             case ["jwks.json"]:
-                return await _by_method(request, GET=self._jwks)
+                return await by_method(request, GET=self._jwks)
             case ["keys", "rotate"]:
-                return await _by_method(request, POST=self._rotate)
+                return await by_method(request, POST=self._rotate)
             case ["subscriptions"]:
-                return await _by_method(request, GET=lambda: self._list(request))
+                return await by_method(request, GET=lambda: self._list(request))
             case ["subscriptions", name]:
-                return await _by_method(
+                return await by_method(
                     request,
                     GET=lambda: self._with(name, request, self._show),
                     PUT=lambda: self._put(request, name),
@@ -112,9 +109,9 @@ class SubscriptionRoutes:
                 )
             case ["subscriptions", name, action] if action in self._actions:
                 handler = self._actions[action]
-                return await _by_method(request, POST=lambda: self._with(name, request, handler))
+                return await by_method(request, POST=lambda: self._with(name, request, handler))
             case ["subscriptions", name, "streams", *path]:
-                return await _by_method(
+                return await by_method(
                     request,
                     DELETE=lambda: self._with(
                         name, request, lambda _, sub: self._remove_stream(sub, "/".join(path))
@@ -201,11 +198,11 @@ class SubscriptionRoutes:
     async def _list(self, request: Request) -> Response:
         given = request.head.parameters
         after = given.get("after", [""])[0]
-        limit = given.get("limit", ["100"])[0]
-        if not (limit.isascii() and limit.isdigit() and 0 < int(limit) <= _MAX_LISTED):
+        limit = parse_number(given.get("limit", ["100"])[0], 1, _MAX_LISTED)
+        if limit is None:
             return refuse(BadBody(f"limit must be from 1 to {_MAX_LISTED}"))
-        page = self._subscriptions.page(after, int(limit))
-        following = page[-1].id if len(page) == int(limit) else None
+        page = self._subscriptions.page(after, limit)
+        following = page[-1].id if len(page) == limit else None
         shown = [{**self._summary(request, sub), "links": len(sub.links)} for sub in page]
         return json_response(200, {"subscriptions": shown, "next": following})
 
@@ -309,15 +306,6 @@ class SubscriptionRoutes:
         head = request.head
         host = head.header(b"host") or f"{self._settings.host}:{self._settings.port}"
         return f"{head.scheme}://{host}{head.mount}{self._settings.root}"
-
-
-async def _by_method(request: Request, **handlers: Callable[[], Awaitable[Response]]) -> Response:
-    method = request.head.method
-    handler = handlers.get("GET" if method == "HEAD" else method)
-    if handler is None:
-        allowed = ", ".join((*handlers, "HEAD", "OPTIONS") if "GET" in handlers else handlers)
-        return refuse_problem(method_not_allowed(method, allowed))
-    return await handler()
 
 
 def _decode(request: Request, kind: type[T]) -> T | BadBody:

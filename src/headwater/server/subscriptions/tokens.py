@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from headwater.server.subscriptions.refusals import BadToken
+
 _HEADER: Final = b'{"alg":"HS256","typ":"JWT"}'
 
 
@@ -21,12 +23,6 @@ class Claims(msgspec.Struct, frozen=True):
     wake: str
     gen: int
     exp: int
-
-
-class BadToken(msgspec.Struct, frozen=True):
-    """The token is none of ours, for another subscription, or too old."""
-
-    expired: bool
 
 
 _decode: Final = msgspec.json.Decoder(Claims).decode

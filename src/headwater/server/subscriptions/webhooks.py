@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 import httptools
 
 from headwater import __version__
-from headwater.server.subscriptions.addresses import Rejected, Target, WebhookRules, check_address
+from headwater.server.subscriptions.addresses import Target, WebhookRules, check_address
+from headwater.server.subscriptions.refusals import Rejected
 
 MAX_ANSWER_BYTES: Final = 64 * 1024
 _MAX_HEAD_BYTES: Final = 16 * 1024
