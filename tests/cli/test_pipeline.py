@@ -114,7 +114,7 @@ def test_a_pipeline_that_runs_already_is_not_run_again(
     with held(tmp_path / "checkpoints" / "p"):
         done = headwater.run("pipeline", "run", str(tmp_path / "p.toml"))
     assert done.returncode == 1
-    assert f"is in use by process {os.getpid()}: a pipeline runs once at a time." in (
+    assert f"is in use by process {os.getpid()}: only one process may run a pipeline." in (
         done.stderr.decode()
     )
     assert b"Starting Spark" not in done.stderr
@@ -125,11 +125,11 @@ def test_a_pipeline_that_runs_already_is_not_run_again(
     [
         # Folders where files should be: root, too, can't write those.
         ("checkpoints/p/headwater-spark.log/x", (), "/checkpoints/p' can't be written: Is a dir"),
-        ("checkpoints/p/commits", (), "/commits' can't be read as a part of a checkpoint: Not a d"),
+        ("checkpoints/p/commits", (), "/commits' can't be read as part of a checkpoint: Not a d"),
         (
             "figures",
             ("--metrics-file", "figures/x"),
-            "Figures can't be written to 'figures/x': File",
+            "Metrics can't be written to 'figures/x': File",
         ),
     ],
 )

@@ -162,6 +162,8 @@ def test_a_checkpoint_without_a_batch_begins_where_its_source_does(
 def test_a_folder_that_is_no_checkpoint_is_told(headwater: Headwater, tmp_path: Path) -> None:
     done = headwater.run("pipeline", "status", "--checkpoint", str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.decode().startswith(f"Error: No pipeline has run on '{tmp_path}'. Name the")
+    assert done.stderr.decode().startswith(
+        f"Error: '{tmp_path}' holds no checkpoint of a pipeline."
+    )
     for wrong in ((), ("p.toml", "--url", NOBODY)):
         assert headwater.run("pipeline", "status", *wrong).returncode == 2

@@ -70,7 +70,7 @@ def test_a_late_append_of_a_killed_run_is_found_and_not_doubled(client: Client, 
 def test_a_stream_with_other_messages_is_refused_and_left_alone(client: Client, room: str) -> None:
     stream = client.stream(f"{room}/s")
     stream.create(data=b'[{"other": 1}, {"other": 2}]')
-    with pytest.raises(StreamDiffers, match="does not hold what is to be written"):
+    with pytest.raises(StreamDiffers, match="does not hold the expected data"):
         place(stream, TEXTS, json=True, producer=room)
     assert items(client, f"{room}/s") == [{"other": 1}, {"other": 2}]
 

@@ -295,7 +295,7 @@ def test_9_1_malformed_messages_are_rejected_and_said_why() -> None:
 
 def test_9_1_malformed_messages_stop_the_database_where_that_is_wanted() -> None:
     fold = Fold(MemoryBackend().load(), malformed="stop")
-    with pytest.raises(InvalidEvent, match="at -1,1 is no state event: headers is missing"):
+    with pytest.raises(InvalidEvent, match="at -1,1 is not a state event: headers is missing"):
         fold.take(Incoming(json.dumps([INSERT, {"a": 1}]).encode(), "-1", "7"))
     assert fold.work().changes == {}
 

@@ -1,8 +1,8 @@
-"""The root, and what any part may raise."""
+"""The root of the error tree, and the errors that every part may raise."""
 
 
 class HeadwaterError(Exception):
-    """The root: catch this to catch everything that Headwater raises."""
+    """The root of the tree: catches every error that Headwater raises."""
 
 
 class SettingsError(HeadwaterError):
@@ -16,7 +16,7 @@ class SettingsError(HeadwaterError):
 
 
 class CannotListen(HeadwaterError):
-    """The address can't be listened on: it is taken, not ours, or not allowed."""
+    """The server can't listen on an address: it is in use, not local, or not permitted."""
 
     def __init__(self, host: str, port: int, reason: str, choose: str = "--host or --port") -> None:
         super().__init__(f"Can't listen on {host}:{port}: {reason}. Choose another {choose}.")

@@ -1,12 +1,12 @@
-"""What requests to a stream server raise; those that it refused have its status and code."""
+"""Errors of the client; a refused request carries the status and the code of the response."""
 
 from headwater.errors.base import HeadwaterError
 
 
 class ClientError(HeadwaterError):
-    """A request to a stream server has failed; `hint` says what to do next."""
+    """A request to a stream server failed; `hint` suggests what to do next."""
 
-    hint: str = "Try again, and look at the server's log if it stays."
+    hint: str = "Try again; if the error persists, check the server's log."
 
     def __init__(
         self,
@@ -20,9 +20,9 @@ class ClientError(HeadwaterError):
         super().__init__(message)
         self.url = url
         self.status = status
-        """The HTTP status, or None where there was no answer."""
+        """The HTTP status, or None without a response."""
         self.code = code
-        """A stable name of the cause, where the server or this client gives one."""
+        """A stable name of the cause, if the server or the client gave one."""
         if hint is not None:
             self.hint = hint
 
@@ -30,10 +30,10 @@ class ClientError(HeadwaterError):
 class ClientClosed(ClientError):
     """The client was closed, so nothing was sent."""
 
-    hint = "Make another client."
+    hint = "Create another client."
 
     def __init__(self, url: str) -> None:
-        super().__init__("The client is closed; make another one.", url=url, code="client-closed")
+        super().__init__("The client is closed; create another one.", url=url, code="client-closed")
 
 
 class Unreachable(ClientError):
@@ -51,7 +51,7 @@ class Unreachable(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """The connection broke before the whole answer came: the request may have been carried out."""
+    """The connection broke before the response was complete; the request may have been executed."""
 
     hint = "Try again."
 
@@ -66,15 +66,15 @@ class ConnectionLost(ClientError):
 
 
 class UnexpectedAnswer(ClientError):
-    """The answer does not follow the protocol: the URL may belong to another kind of server."""
+    """The response does not follow the protocol; the URL may belong to another kind of server."""
 
-    hint = "Check that the URL is that of a stream."
+    hint = "Check that the URL names a stream."
 
 
 class BadData(UnexpectedAnswer):
-    """What the stream holds is not what its content type says."""
+    """The data of a stream does not match its content type."""
 
-    hint = "Read it as bytes, and look at who writes to the stream."
+    hint = "Read the stream as bytes, and check what writes to it."
 
     def __init__(self, url: str, offset: str, reason: str) -> None:
         super().__init__(
@@ -86,54 +86,54 @@ class BadData(UnexpectedAnswer):
 
 
 class ProducerError(ClientError):
-    """The producer can't take or send an item."""
+    """The producer can't accept or send an item."""
 
 
 class ProducerClosed(ProducerError):
-    """The producer was closed, or has failed for good, and takes nothing more."""
+    """The producer was closed or has failed permanently, and accepts no more items."""
 
-    hint = "Make another producer; its saved state goes on where this one stood."
+    hint = "Create another producer; with the saved state it continues where this one stopped."
 
     def __init__(self, url: str, why: str = "it was closed") -> None:
         super().__init__(
-            f"The producer for {url} takes nothing more: {why}.", url=url, code="producer-closed"
+            f"The producer for {url} accepts no more items: {why}.", url=url, code="producer-closed"
         )
 
 
 class QueueFull(ProducerError):
-    """The producer's queue is full, and it was told not to wait."""
+    """The producer's queue is full, and the producer is configured not to wait."""
 
     hint = "Append later, make the queue larger, or let the producer wait with on_full='block'."
 
     def __init__(self, url: str, items: int, size: int) -> None:
         super().__init__(
-            f"The producer for {url} has {items} items ({size} bytes) waiting, its limit.",
+            f"The producer for {url} has {items} items ({size} bytes) waiting, which is its limit.",
             url=url,
             code="queue-full",
         )
 
 
 class Undelivered(ProducerError):
-    """The item was not appended, because one before it failed; the cause is `__cause__`."""
+    """The item was not appended because an earlier one failed; `__cause__` is that failure."""
 
-    hint = "Look at the cause, then append the item with another producer."
+    hint = "Resolve the cause, then append the item with another producer."
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(
-            f"The item was not appended to {url}, since one before it failed: {why}",
+            f"The item was not appended to {url} because an earlier one failed: {why}",
             url=url,
             code="undelivered",
         )
 
 
 class LeaseLost(ClientError):
-    """The worker's lease has gone to another worker: what it did since is not acked."""
+    """The worker lost its lease; what it has done since its last ack is not acked."""
 
-    hint = "Nothing is to be done: the work is given to a worker again."
+    hint = "No action needed: another worker takes over."
 
     def __init__(self, url: str, status: int | None = None) -> None:
         super().__init__(
-            f"The lease of {url} is lost: the worker was silent for too long.",
+            f"The lease of {url} is lost: it ended before the worker extended it.",
             url=url,
             status=status,
             code="lease-lost",
@@ -141,7 +141,7 @@ class LeaseLost(ClientError):
 
 
 class RequestRefused(ClientError):
-    """The server said no."""
+    """The server refused the request."""
 
     status: int
 
@@ -152,54 +152,54 @@ class RequestRefused(ClientError):
 
 
 class StreamNotFound(RequestRefused):
-    """No stream is there: it never was, or it was deleted or has expired."""
+    """There is no stream at the URL: it was never created, was deleted, or has expired."""
 
     hint = "Create the stream, or check the path."
 
 
 class StreamGone(RequestRefused):
-    """The stream was deleted, and only its forks can still be read."""
+    """The stream was deleted; only its forks can still be read."""
 
     hint = "Read one of its forks, or use another path."
 
 
 class OffsetGone(RequestRefused):
-    """The offset is from a stream, or from data of it, that is gone."""
+    """The offset belongs to a stream, or to data of a stream, that no longer exists."""
 
-    hint = "Forget the saved offset, drop what was built from the stream, and read again from -1."
+    hint = "Discard the saved offset and what was built from the stream, and read again from -1."
 
 
 class StreamRecreated(OffsetGone):
-    """The stream was deleted and created again: what was read belongs to the earlier one."""
+    """The stream was deleted and created again; the offset belongs to the earlier one."""
 
 
 class StreamExists(RequestRefused):
-    """A stream with another configuration is there."""
+    """A stream with another configuration exists at the URL."""
 
     hint = "Use the stream as it is, or another path."
 
 
 class StreamClosed(RequestRefused):
-    """The stream is closed and takes no more appends."""
+    """The stream is closed and accepts no more appends."""
 
-    hint = "Append to another stream: closing is for good."
+    hint = "Append to another stream: closing is permanent."
     next_offset: str | None = None
-    """Where the stream ends."""
+    """The end of the stream."""
     producer_epoch: int | None = None
     producer_seq: int | None = None
-    """How far the stream had taken the appends of the producer that asked; None where untold."""
+    """Last sequence number accepted from this producer, if the server reported it."""
 
 
 class ContentTypeMismatch(RequestRefused):
-    """The stream holds another content type."""
+    """The stream has another content type."""
 
-    hint = "Append with the content type that head() tells."
+    hint = "Append with the content type that head() returns."
 
 
 class StreamSeqRegression(RequestRefused):
     """`Stream-Seq` is not greater than the last one."""
 
-    hint = "Another writer was here: read on from where you stood, then use a greater seq."
+    hint = "Another writer has appended: read its messages, then use a greater seq."
 
 
 class ProducerFenced(RequestRefused):
@@ -212,34 +212,34 @@ class ProducerFenced(RequestRefused):
 class ProducerGap(RequestRefused):
     """The producer skipped a sequence number."""
 
-    hint = "Start a new session with a greater epoch: the server has lost track of this one."
+    hint = "Start a new session with a greater epoch: the server has no record of this one."
     expected: int | None = None
     received: int | None = None
 
 
 class ProducerReused(RequestRefused):
-    """Another writer has used this producer's id, epoch and number: the batch was not appended."""
+    """Another writer used this producer's id, epoch and sequence number; nothing was appended."""
 
     hint = "Restore the saved state, or start a new session with a greater epoch."
 
 
 class BodyTooLarge(RequestRefused):
-    """The body is over the server's limit."""
+    """The body exceeds the server's limit."""
 
-    hint = "Send it in smaller appends."
+    hint = "Split the data into smaller appends."
 
 
 class Overloaded(RequestRefused):
-    """The server asks to come back later."""
+    """The server is overloaded and asks for a later retry."""
 
     hint = "Try again later."
     retry_after: float | None = None
-    """Seconds to wait, where the server says."""
+    """Seconds to wait, if the server sent Retry-After."""
 
 
 class ServerFailed(RequestRefused):
-    """The server could not do it."""
+    """The server failed to process the request."""
 
-    hint = "Look at the server's log, then try again."
+    hint = "Check the server's log, then try again."
     retry_after: float | None = None
-    """Seconds to wait, where the server says."""
+    """Seconds to wait, if the server sent Retry-After."""

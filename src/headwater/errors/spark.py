@@ -1,16 +1,16 @@
-"""What the pipeline on Spark raises."""
+"""Errors of the pipeline on Spark."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence as _Sequence  # not exported by `import *`
 
 from headwater.errors.base import HeadwaterError
 
 
 class SparkError(HeadwaterError):
-    """The Spark source or sink can't do what it was asked to."""
+    """The Spark source, the sink or a job can't perform an operation."""
 
 
 class NoJava(SparkError):
-    """There is no Java that Spark can run on."""
+    """No suitable Java was found for Spark."""
 
     def __init__(self, found: str, least: int) -> None:
         super().__init__(
@@ -31,25 +31,25 @@ class BadOption(SparkError):
 
 
 class CorruptMessage(SparkError):
-    """A message is not what the chosen mode reads."""
+    """A message can't be read in the chosen mode."""
 
     def __init__(self, stream: str, offset: str, mode: str, reason: str) -> None:
         super().__init__(
             f"The message of '{stream}' that ends at offset {offset} can't be read in mode "
-            f"'{mode}': {reason}. Have it put into a column with a '_corrupt' column in the schema "
-            "or the option onCorrupt=column, or read it in mode 'raw'."
+            f"'{mode}': {reason}. Add a '_corrupt' column to the schema or set the option "
+            "onCorrupt=column to store such messages, or read them in mode 'raw'."
         )
         self.stream = stream
         self.offset = offset
 
 
 class StreamLost(SparkError):
-    """A stream was deleted or created anew since the query has read it."""
+    """A stream was deleted or created again since the query last read it."""
 
     def __init__(self, stream: str, offset: str, what: str) -> None:
         super().__init__(
-            f"'{stream}' {what} since it was read up to offset {offset}: what it held behind that "
-            "is gone. To go on without it, set the option failOnDataLoss to false."
+            f"'{stream}' {what} since it was read up to offset {offset}: its data after that "
+            "offset is gone. To continue without it, set the option failOnDataLoss to false."
         )
         self.stream = stream
         self.offset = offset
@@ -63,51 +63,53 @@ class BadRow(SparkError):
 
 
 class TableChanged(SparkError):
-    """Someone else changed a table while a batch was written to it."""
+    """Another writer changed a table while a batch was written to it."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"The table {folder} was changed by someone else while a batch was written. Nothing of "
-            "the batch is in it: have one query write to a table at a time, and start it again."
+            f"The table {folder} was changed by another writer while a batch was being "
+            "written, and nothing of the batch is in it. Let one query at a time write to a table, "
+            "and restart it."
         )
         self.folder = folder
 
 
 class TableSchemaRefused(SparkError):
-    """A column of a table can't become what the new schema says."""
+    """A column of a table can't change to the type in the new schema."""
 
     def __init__(self, column: str, is_now: str, wanted: str) -> None:
         super().__init__(
-            f"The column '{column}' is {is_now} in the table, and can't become {wanted}. Give the "
-            "new column another name, or write to another folder from the start."
+            f"The column '{column}' is {is_now} in the table, and can't be changed to "
+            f"{wanted}. Give the new column another name, or write to another folder from the "
+            "beginning."
         )
         self.column = column
 
 
 class TableTaken(SparkError):
-    """A table holds rows of another query."""
+    """A table was written by another query."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"The table in {folder} was written by a query with another checkpoint. Go on with "
+            f"The table in {folder} was written by a query with another checkpoint. Continue with "
             "that checkpoint, or write to another folder."
         )
         self.folder = folder
 
 
 class TableForeign(SparkError):
-    """A table that something else has made is to be written to."""
+    """A table that was not created by Headwater can't be written to."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"The table in {folder} was not made by Headwater, which reads such a table, and does "
-            "not write to it. Write to another folder."
+            f"The table in {folder} was not created by Headwater, which reads such tables but does "
+            "not write to them. Write to another folder."
         )
         self.folder = folder
 
 
 class TableUnreadable(SparkError):
-    """A table that something else has made is of a kind that is not read."""
+    """A table that was not created by Headwater can't be read."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(f"The table in {folder} can't be read: {reason}")
@@ -115,14 +117,14 @@ class TableUnreadable(SparkError):
 
 
 class TableAhead(SparkError):
-    """A table holds later batches of a query than the one that it is given."""
+    """A table already holds later batches of a query."""
 
     def __init__(self, folder: str, committed: int, batch: int) -> None:
         super().__init__(
-            f"The table {folder} holds batch {committed} of this query, and is given batch "
-            f"{batch}: the checkpoint is an older copy, or another driver runs on it. Nothing of "
-            "the batch was written. Go on with the newest checkpoint, or begin anew with another "
-            "checkpoint and another folder."
+            f"The table {folder} holds batch {committed} of this query, so batch {batch} can't be "
+            "written: the checkpoint is an older copy, or another driver runs on it. Nothing of "
+            "the batch was written. Continue with the newest checkpoint, or start over with "
+            "another checkpoint and another folder."
         )
         self.folder = folder
         self.committed = committed
@@ -130,24 +132,24 @@ class TableAhead(SparkError):
 
 
 class TableLost(SparkError):
-    """A table lacks what a query has written before."""
+    """A table lacks earlier batches of a query."""
 
     def __init__(self, folder: str, batch: int) -> None:
         super().__init__(
-            f"The table in {folder} does not hold what this query has written before batch "
-            f"{batch}: it is gone, or an older copy, or the query was begun with another folder or "
-            "another format. Nothing of the batch was written to it. Bring it back, or set that "
-            "back, or begin anew with another checkpoint and another folder."
+            f"The table in {folder} does not hold what this query wrote before batch {batch}: it "
+            "was deleted or replaced by an older copy, or the query was started with another "
+            "folder or another format. Nothing of the batch was written. Restore the table, or "
+            "the former options, or start over with another checkpoint and another folder."
         )
         self.folder = folder
         self.batch = batch
 
 
 class BatchRefused(SparkError):
-    """A stream takes nothing of this batch."""
+    """A stream refused a batch."""
 
     def __init__(self, stream: str, reason: str) -> None:
-        super().__init__(f"'{stream}' did not take the batch: {reason}")
+        super().__init__(f"'{stream}' refused the batch: {reason}")
         self.stream = stream
 
 
@@ -156,7 +158,7 @@ class PipelineError(SparkError):
 
 
 class NoSpark(PipelineError):
-    """PySpark is not installed, or not whole."""
+    """PySpark is not installed, or is incomplete."""
 
     def __init__(self, missing: str) -> None:
         super().__init__(
@@ -167,9 +169,9 @@ class NoSpark(PipelineError):
 
 
 class BadPipeline(PipelineError):
-    """A pipeline says what can't be done; `problems` are all of them."""
+    """A pipeline file has errors; `problems` lists all of them."""
 
-    def __init__(self, name: str, problems: Sequence[object]) -> None:
+    def __init__(self, name: str, problems: _Sequence[object]) -> None:
         lines = "".join(f"\n  {problem}" for problem in problems)
         super().__init__(f"The pipeline {name} can't run:{lines}")
         self.name = name
@@ -177,66 +179,66 @@ class BadPipeline(PipelineError):
 
 
 class CheckpointTaken(PipelineError):
-    """Another process runs on the checkpoint."""
+    """Another process uses the checkpoint."""
 
     def __init__(self, folder: str, holder: str) -> None:
         who = f"process {holder}" if holder else "another process"
         super().__init__(
-            f"The checkpoint '{folder}' is in use by {who}: a pipeline runs once at a time. Stop "
-            "that one, or give this pipeline another name or checkpoint."
+            f"The checkpoint '{folder}' is in use by {who}: only one process may run a "
+            "pipeline. Stop that process, or give this pipeline another name or checkpoint."
         )
         self.folder = folder
         self.holder = holder
 
 
 class NotACheckpoint(PipelineError):
-    """No pipeline has run on the folder."""
+    """The folder holds no checkpoint of a pipeline."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"No pipeline has run on '{folder}'. Name the folder that its --checkpoint was, or "
-            "--state of publish; without them it is that of --to with .checkpoint behind, or of "
-            "--table with .published."
+            f"'{folder}' holds no checkpoint of a pipeline. Name the folder given as --checkpoint, "
+            "or as --state of publish; by default it is the folder of --to with .checkpoint "
+            "appended, or that of --table with .published."
         )
         self.folder = folder
 
 
 class CheckpointUnreadable(PipelineError):
-    """A file of a checkpoint is not what Spark writes."""
+    """A file of a checkpoint is not in Spark's format."""
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(
-            f"'{file}' can't be read as a part of a checkpoint: {reason}. Restore it from a copy, "
-            "or begin anew with another checkpoint."
+            f"'{file}' can't be read as part of a checkpoint: {reason}. Restore it from a copy, "
+            "or start over with another checkpoint."
         )
         self.file = file
 
 
 class CheckpointUnwritable(PipelineError):
-    """A checkpoint's folder takes no files."""
+    """The folder of a checkpoint is not writable."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(
-            f"The checkpoint '{folder}' can't be written: {reason}. Let this user write there, or "
-            "choose another."
+            f"The checkpoint '{folder}' can't be written: {reason}. Give this user write "
+            "permission, or choose another folder."
         )
         self.folder = folder
 
 
 class MetricsUnwritable(PipelineError):
-    """The file for figures can't be written."""
+    """The metrics file can't be written."""
 
     def __init__(self, file: str, reason: str) -> None:
-        super().__init__(f"Figures can't be written to '{file}': {reason}. Choose another file.")
+        super().__init__(f"Metrics can't be written to '{file}': {reason}. Choose another file.")
         self.file = file
 
 
 class StreamDiffers(SparkError):
-    """A stream holds something else than what has to be there."""
+    """A stream holds other data than expected."""
 
     def __init__(self, stream: str, offset: str, reason: str) -> None:
         super().__init__(
-            f"'{stream}' does not hold what is to be written behind offset {offset}: {reason}. "
+            f"'{stream}' does not hold the expected data after offset {offset}: {reason}. "
             "Nothing more was appended. Delete the stream, or choose another path."
         )
         self.stream = stream
@@ -244,50 +246,50 @@ class StreamDiffers(SparkError):
 
 
 class ArchiveError(SparkError):
-    """An archive can't do what it was asked to."""
+    """An archive can't be written or read."""
 
 
 class NotAnArchive(ArchiveError):
-    """There is no archive in the folder."""
+    """The folder does not hold an archive."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(
-            f"'{folder}' is no archive: {reason}. Name the folder that the archive job wrote."
+            f"'{folder}' is not an archive: {reason}. Name the folder that the archive job wrote."
         )
         self.folder = folder
 
 
 class ArchiveDamaged(ArchiveError):
-    """A file of an archive is missing, or does not hold what the archive says."""
+    """A file of an archive is missing, or does not match the archive's log."""
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(
-            f"The archive's file '{file}' can't be used: {reason}. Bring it back from a copy; "
-            "what lies before it can be restored with an 'until'."
+            f"The archive's file '{file}' can't be used: {reason}. Restore it from a copy; "
+            "what precedes it can be restored with an 'until'."
         )
         self.file = file
 
 
 class ArchiveGap(ArchiveError):
-    """Messages are missing between what an archive holds and what comes next."""
+    """Messages are missing between the end of an archive and the next available one."""
 
     def __init__(self, stream: str, reached: str, next_offset: str, advice: str) -> None:
         super().__init__(
-            f"The archive of '{stream}' reaches offset {reached}, and the next that there is ends "
-            f"at {next_offset}: what lies between is missing. {advice}"
+            f"The archive of '{stream}' reaches offset {reached}, and the next available message "
+            f"ends at {next_offset}: the messages in between are missing. {advice}"
         )
         self.stream = stream
         self.reached = reached
 
 
 class ArchiveOvertaken(ArchiveError):
-    """Another query has archived meanwhile what this one was about to add."""
+    """Another query archived the same messages first."""
 
     def __init__(self, stream: str, reached: str) -> None:
         super().__init__(
-            f"Another query has archived '{stream}' up to offset {reached} meanwhile. Nothing is "
-            "missing, and nothing of this batch was added: have one query archive a stream at a "
-            "time, and start this one again to go on behind that offset."
+            f"Another query has archived '{stream}' up to offset {reached}. Nothing is missing, "
+            "and nothing of this batch was added: let one query at a time archive a stream, and "
+            "restart this one to continue after that offset."
         )
         self.stream = stream
         self.reached = reached
@@ -297,14 +299,14 @@ class RestoreRefused(SparkError):
     """Streams could not be restored."""
 
     def __init__(self, reasons: dict[str, str]) -> None:
-        told = " ".join(f"'{path}': {reason}" for path, reason in sorted(reasons.items()))
-        super().__init__(f"{len(reasons)} of the streams could not be restored. {told}")
+        listed = " ".join(f"'{path}': {reason}" for path, reason in sorted(reasons.items()))
+        super().__init__(f"{len(reasons)} of the streams could not be restored. {listed}")
         self.reasons = reasons
 
 
 class SnapshotRefused(SparkError):
-    """A snapshot of a stream can't be made."""
+    """A snapshot of a stream can't be taken."""
 
     def __init__(self, stream: str, reason: str) -> None:
-        super().__init__(f"There is no snapshot of '{stream}': {reason}")
+        super().__init__(f"No snapshot of '{stream}' was taken: {reason}")
         self.stream = stream

@@ -1,14 +1,14 @@
-"""What state streams, and databases over them, raise."""
+"""Errors of state streams and of the databases over them."""
 
 from headwater.errors.base import HeadwaterError
 
 
 class StateError(HeadwaterError):
-    """A state stream, or what is built from it, can't be used."""
+    """A state stream, or a database or file built from one, can't be used."""
 
 
 class NotStateEvents(StateError):
-    """A batch is no JSON array of messages, so no event in it can be told."""
+    """A batch is not a JSON array of messages, so its events can't be decoded."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -25,8 +25,8 @@ class InvalidEvent(StateError):
         where = f" at {position}" if position else ""
         what = f"{field} {reason}" if field else reason
         super().__init__(
-            f"The message{where} is no state event: {what}. Mend what writes it; to read on all "
-            "the same, quarantine or drop such messages."
+            f"The message{where} is not a state event: {what}. Correct its writer; to read on "
+            "regardless, quarantine or drop such messages."
         )
         self.position = position
         self.field = field
@@ -48,14 +48,14 @@ class SchemaError(StateError):
 
 
 class StateNotReady(StateError):
-    """The state has not been loaded yet."""
+    """The state has not been loaded."""
 
     def __init__(self) -> None:
         super().__init__("The state has not been loaded: call preload() first.")
 
 
 class StateStopped(StateError):
-    """The database does not follow its stream any more; what it holds can still be read."""
+    """The database no longer follows its stream; its present state can still be read."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The database has stopped following its stream: {reason}")
@@ -63,12 +63,12 @@ class StateStopped(StateError):
 
 
 class CollectionStopped(StateError):
-    """A collection met a value that its policy stops at; other collections go on."""
+    """A collection stopped at an invalid value, as its policy requires; others continue."""
 
     def __init__(self, type: str, position: str, reason: str) -> None:
         super().__init__(
-            f"The collection of '{type}' stopped at {position}: {reason}. Mend the schema or the "
-            "data, then restart() the database to load it anew."
+            f"The collection of '{type}' stopped at {position}: {reason}. Correct the schema or "
+            "the data, then restart() the database to load it again."
         )
         self.type = type
         self.position = position
@@ -89,7 +89,7 @@ class TxidTimeout(StateError):
 
     def __init__(self, txid: str, seconds: float) -> None:
         super().__init__(
-            f"Transaction '{txid}' was not seen within {seconds:g} seconds: it may still come."
+            f"Transaction '{txid}' was not seen within {seconds:g} seconds; it may still arrive."
         )
         self.txid = txid
         self.seconds = seconds

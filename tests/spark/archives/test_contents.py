@@ -39,7 +39,7 @@ def test_files_that_follow_each_other_are_one_incarnation() -> None:
 def test_a_file_that_leaves_a_gap_is_refused() -> None:
     contents = Contents()
     contents.take(Entry(added=[file(0, 9)]))
-    with pytest.raises(ArchiveGap, match="what lies between is missing"):
+    with pytest.raises(ArchiveGap, match="the messages in between are missing"):
         contents.take(Entry(added=[file(10, 30)]))
 
 

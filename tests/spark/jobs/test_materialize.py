@@ -122,7 +122,7 @@ def test_a_table_that_is_gone_is_not_begun_anew(job: Job, client: Client, name: 
     table, aside = job.folder / "tables" / (name if history else "order"), job.folder / "aside"
     table.rename(aside)
     append(client, path, [change("user", "c", "insert", {"n": 3})])
-    with pytest.raises(StreamingQueryException, match=r"does not hold.*Bring it back"):
+    with pytest.raises(StreamingQueryException, match=r"does not hold.*Restore the table"):
         job.run(history=history)
     assert not table.exists()
     aside.rename(table)
@@ -138,10 +138,10 @@ def test_tables_in_another_folder_or_format_are_not_begun_under_a_checkpoint(
     client.stream(path).create(data=json.dumps([change("user", "a", "insert", {"n": 1})]).encode())
     job.run()
     append(client, path, [change("user", "b", "insert", {"n": 2})])
-    with pytest.raises(StreamingQueryException, match=r"does not hold.*begin anew"):
+    with pytest.raises(StreamingQueryException, match=r"does not hold.*start over"):
         job.run(table_format="parquet")
     there, job.tables = job.tables, str(job.folder / "others")
-    with pytest.raises(StreamingQueryException, match=r"does not hold.*begin anew"):
+    with pytest.raises(StreamingQueryException, match=r"does not hold.*start over"):
         job.run()
     job.tables = there
     job.run(history=False)  # from here on the histories lack something, and are not asked for

@@ -183,7 +183,7 @@ def test_a_table_that_is_gone_is_not_begun_anew(job: Job, name: str) -> None:
     if " " in name:
         shutil.copytree(job.folder / "older", gone)
     job.append("last", told[4:])
-    with pytest.raises(StreamingQueryException, match=r"does not hold.*Bring it back"):
+    with pytest.raises(StreamingQueryException, match=r"does not hold.*Restore the table"):
         job.run(publish=False)
     shutil.rmtree(gone, ignore_errors=True)
     aside.rename(gone)

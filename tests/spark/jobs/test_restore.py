@@ -142,7 +142,7 @@ def test_a_folder_that_is_no_archive_and_a_url_that_is_none_are_refused(
     with pytest.raises(BadOption, match="url"):
         restore(kept.spark, folder=str(kept.folder), url="localhost")
     kept.folder = tmp_path
-    with pytest.raises(RestoreRefused, match="is no archive"):
+    with pytest.raises(RestoreRefused, match="is not an archive"):
         kept.restore()
 
 
@@ -151,7 +151,7 @@ def test_a_stream_that_holds_something_else_is_left_alone(
 ) -> None:
     client.stream(f"{room}/log").create(data=b"[1,2]")
     client.stream(f"{room}/text").create("text/plain")
-    with pytest.raises(RestoreRefused, match="does not hold what is to be written"):
+    with pytest.raises(RestoreRefused, match="does not hold the expected data"):
         kept.restore(stream={"log": f"{room}/log"})
     assert messages(client, f"{room}/log") == [b"1", b"2"]
     with pytest.raises(RestoreRefused, match="text"):

@@ -316,7 +316,7 @@ def test_a_job_that_fails_tells_why(pipelines: Pipelines) -> None:
     (outcome,) = pipelines.run(failing)
     assert outcome.how == "failed"
     assert outcome.reason is not None
-    assert "is no archive" in outcome.reason
+    assert "is not an archive" in outcome.reason
 
 
 @pytest.mark.parametrize("kind", ["materialize", "archive"])

@@ -99,7 +99,7 @@ def test_ours_is_read_by_its_log(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_table_of_others_is_not_written_to(spark: SparkSession, tmp_path: Path) -> None:
     write_deltalake(tmp_path / "t", ROWS)
     rows = spark.createDataFrame([(1,)], "id long")
-    with pytest.raises(TableForeign, match="was not made by Headwater"):
+    with pytest.raises(TableForeign, match="was not created by Headwater"):
         open_table(str(tmp_path / "t")).append(rows, writer="w", batch=0)
 
 

@@ -76,7 +76,7 @@ def test_a_table_that_lacks_the_batch_before_is_refused(
     before = shown(made, spark)
     elsewhere = open_table(f"{folder}-new", kind)
     for table, number in ((made, 3), (elsewhere, 2)):
-        with pytest.raises(TableLost, match=f"before batch {number}.* begin anew"):
+        with pytest.raises(TableLost, match=f"before batch {number}.* start over"):
             table.append(rows(spark, ("c", 3)), writer="adding", batch=number, after=number - 1)
         with pytest.raises(TableLost):
             table.rewrite(

@@ -45,7 +45,7 @@ def test_it_is_refused_by_its_name(newer: Path, command: str, tmp_path: Path) ->
     done = run(name, str(folder), *([str(target)] if name == "backup" else []), *options)
     assert done.returncode == 1
     assert done.stderr == (
-        f"Error: '{newer}' has format 2, and this Headwater knows formats up to 1: "
+        f"Error: '{newer}' has format 2, and this version of Headwater reads formats up to 1: "
         "use the version that wrote it, or a newer one.\n"
     )
     assert hashes(folder) == before
