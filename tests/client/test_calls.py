@@ -3,16 +3,16 @@
 import pytest
 
 from headwater.client import ProducerClaim, _calls
-from headwater.client._http1 import Answer
+from headwater.client._http1 import Response
 from headwater.client._values import Appended
 from headwater.errors import StreamClosed, UnexpectedAnswer
 
 URL = "http://host/v1/stream/chat/42"
 
 
-def answer(status: int, **headers: str) -> Answer:
+def answer(status: int, **headers: str) -> Response:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(URL, "POST", status, names)
+    return Response(URL, "POST", status, names)
 
 
 def test_only_an_append_without_a_producer_may_not_be_repeated() -> None:
@@ -97,9 +97,3 @@ def test_messages_share_a_body_without_becoming_others(
     messages: list[bytes], content_type: str, body: bytes
 ) -> None:
     assert _calls.join_messages(messages, content_type) == body
-
-
-def test_json_is_checked_as_the_server_would() -> None:
-    assert _calls.check_json(b' {"a": [1, "\xc3\xa4"]} ') is None
-    for wrong in (b"", b"1,2", b"hello", b'"\xff"', b"[" * 100_000):
-        assert _calls.check_json(wrong), wrong[:10]

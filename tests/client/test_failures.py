@@ -4,19 +4,19 @@ import msgspec
 import pytest
 
 from headwater import errors
-from headwater.client._error_mapping import failure
-from headwater.client._http1 import Answer
+from headwater.client._error_mapping import error_from_response
+from headwater.client._http1 import Response
 
 URL = "http://127.0.0.1:4437/v1/stream/chat/42"
 
 
 def answer(
     status: int, headers: dict[str, str] | None = None, method: str = "POST", body: bytes = b""
-) -> Answer:
-    return Answer(URL, method, status, headers or {}, body)
+) -> Response:
+    return Response(URL, method, status, headers or {}, body)
 
 
-def problem(status: int, code: str, detail: str) -> Answer:
+def problem(status: int, code: str, detail: str) -> Response:
     body = msgspec.json.encode({"code": code, "detail": detail, "status": status})
     return answer(status, {"content-type": "application/problem+json"}, body=body)
 
@@ -38,7 +38,7 @@ def problem(status: int, code: str, detail: str) -> Answer:
 def test_the_code_decides_and_the_detail_is_the_message(
     status: int, code: str, kind: type[errors.RequestRefused]
 ) -> None:
-    error = failure(problem(status, code, "Do this instead."))
+    error = error_from_response(problem(status, code, "Do this instead."))
     assert type(error) is kind
     assert str(error) == "Do this instead."
     assert (error.status, error.code, error.url) == (status, code, URL)
@@ -62,32 +62,36 @@ def test_the_code_decides_and_the_detail_is_the_message(
     ],
 )
 def test_without_a_code_headers_and_status_decide(
-    given: Answer, kind: type[errors.RequestRefused]
+    given: Response, kind: type[errors.RequestRefused]
 ) -> None:
-    error = failure(given)
+    error = error_from_response(given)
     assert type(error) is kind
     assert error.code
     assert URL in str(error)
 
 
 def test_a_success_that_the_operation_does_not_know_is_unexpected() -> None:
-    assert isinstance(failure(answer(206)), errors.UnexpectedAnswer)
+    assert isinstance(error_from_response(answer(206)), errors.UnexpectedAnswer)
 
 
 def test_a_body_that_only_claims_to_be_a_problem_does_no_harm() -> None:
     for body in (b"<html>", b"[1]", b'{"detail": 5}', b""):
         given = answer(500, {"content-type": "application/json"}, body=body)
-        assert isinstance(failure(given), errors.ServerFailed)
+        assert isinstance(error_from_response(given), errors.ServerFailed)
 
 
 def test_errors_carry_what_the_protocol_tells() -> None:
-    closed = failure(answer(409, {"stream-closed": "true", "stream-next-offset": "1_9"}))
+    closed = error_from_response(
+        answer(409, {"stream-closed": "true", "stream-next-offset": "1_9"})
+    )
     assert isinstance(closed, errors.StreamClosed)
     assert closed.next_offset == "1_9"
-    gap = failure(answer(409, {"producer-expected-seq": "3", "producer-received-seq": "7"}))
+    gap = error_from_response(
+        answer(409, {"producer-expected-seq": "3", "producer-received-seq": "7"})
+    )
     assert isinstance(gap, errors.ProducerGap)
     assert (gap.expected, gap.received) == (3, 7)
-    fenced = failure(answer(403, {"producer-epoch": "4"}))
+    fenced = error_from_response(answer(403, {"producer-epoch": "4"}))
     assert isinstance(fenced, errors.ProducerFenced)
     assert fenced.current_epoch == 4
 
@@ -105,6 +109,8 @@ def test_errors_carry_what_the_protocol_tells() -> None:
 def test_retry_after_is_seconds_or_a_date_by_the_servers_clock(
     value: str, seconds: float | None
 ) -> None:
-    error = failure(answer(503, {"retry-after": value, "date": "Fri, 31 Jan 2025 12:00:00 GMT"}))
+    error = error_from_response(
+        answer(503, {"retry-after": value, "date": "Fri, 31 Jan 2025 12:00:00 GMT"})
+    )
     assert isinstance(error, errors.Overloaded)
     assert error.retry_after == seconds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.client._http1 import Answer
+from headwater.client._http1 import Response
 from headwater.client._operations import Open, Pause, Receive, Send, read_on
 from headwater.client._reader import Live, Reader, join_payloads
 from headwater.client._retry import Retry
@@ -18,12 +18,12 @@ def caught_up(content_type: str = "application/json", body: bytes = b"[]") -> Re
     return reader
 
 
-def answer(headers: dict[str, str], body: bytes = b"", status: int = 200) -> Answer:
+def answer(headers: dict[str, str], body: bytes = b"", status: int = 200) -> Response:
     known = {"stream-next-offset": "1_0", "stream-incarnation": "1"}
-    return Answer(URL, "GET", status, known | headers, body)
+    return Response(URL, "GET", status, known | headers, body)
 
 
-def events(**headers: str) -> Answer:
+def events(**headers: str) -> Response:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     return answer({"content-type": "text/event-stream"} | names)
 

@@ -1,6 +1,6 @@
 """A worker's lease, as the server's answers renew it."""
 
-from headwater.client._http1 import ROOT, Answer
+from headwater.client._http1 import ROOT, Response
 from headwater.client._subscriptions import Claim
 from headwater.client._worker import Lease
 
@@ -13,12 +13,12 @@ def test_an_ack_is_sent_with_the_newest_token() -> None:
     heartbeat = lease.ack({})
     assert heartbeat.request.headers["Authorization"] == "Bearer first"
     body = b'{"ok": true, "next_wake": false, "token": "second"}'
-    heartbeat.interpret(Answer(URL, "POST", 200, {}, body))
+    heartbeat.interpret(Response(URL, "POST", 200, {}, body))
     assert lease.ack({}).request.headers["Authorization"] == "Bearer second"
     assert lease.release().request.headers["Authorization"] == "Bearer second"
 
 
 def test_an_ack_that_brings_no_token_leaves_the_one_there_is() -> None:
     lease = Lease(URL, ROOT, "s", CLAIM)
-    lease.ack({}, done=True).interpret(Answer(URL, "POST", 200, {}, b'{"next_wake": true}'))
+    lease.ack({}, done=True).interpret(Response(URL, "POST", 200, {}, b'{"next_wake": true}'))
     assert lease.release().request.headers["Authorization"] == "Bearer first"

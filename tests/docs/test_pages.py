@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headwater.client import Client, _subscriptions
+from headwater.client import Client
 from tests.support.patience import PATIENCE_SECONDS, wait_until
 from tests.support.server import ServerProcess
 
@@ -71,8 +71,7 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
     done: list[tuple[str, object]] = []
     with ServerProcess() as server, Client(server.url) as client:
         client.stream("wake/mail").create(content_type="application/json")
-        config = {"type": "pull-wake", "pattern": "mail/*", "wake_stream": "wake/mail"}
-        client.run(_subscriptions.create(server.url, "mailer", config))
+        client.subscriptions.create("mailer", pattern="mail/*", wake_stream="wake/mail")
         client.stream("mail/before").create(data=b"[1,2]")
         scope: dict[str, Any] = {"__name__": "worker"}
         exec(compile(code, "worker.py", "exec"), scope)
@@ -86,7 +85,7 @@ def test_the_worker_of_the_subscriptions_page_does_what_is_pending_and_waits_for
         client.stream("wake/mail").close()
         worker.join(PATIENCE_SECONDS)
         assert not worker.is_alive()
-        assert client.run(_subscriptions.claim(server.url, "mailer", "late")) is None
+        assert client.subscriptions.claim("mailer", "late") is None
     assert done[:2] == [("mail/before", 1), ("mail/before", 2)]
     assert done[2:] == [(f"mail/{number}", 3) for number in range(3)]
 

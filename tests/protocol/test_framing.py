@@ -12,6 +12,7 @@ from headwater.protocol.framing import (
     _CUT_MAX_STEP,
     EmptyArray,
     InvalidJson,
+    check_json,
     cut,
     find_cut,
     frame,
@@ -377,3 +378,9 @@ def test_no_more_messages_are_skipped_than_asked_for_however_many_windows_follow
 def test_only_the_end_of_the_last_message_has_to_be_in_memory() -> None:
     elsewhere = object()
     assert render([elsewhere, b",\n"], JSON) == [b"[", elsewhere, b"", b"]"]
+
+
+def test_json_is_checked_as_an_append_would_check_it() -> None:
+    assert check_json(b' {"a": [1, "\xc3\xa4"]} ') is None
+    for wrong in (b"", b"1,2", b"hello", b'"\xff"', b"[" * 100_000):
+        assert check_json(wrong), wrong[:10]

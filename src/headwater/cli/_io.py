@@ -71,7 +71,7 @@ class Target(NamedTuple):
 
 def target(name: str, url: str) -> Target:
     """Check the stream and the server that a command was given."""
-    from headwater.client._http1 import origin_of, stream_url
+    from headwater.client import origin_of, stream_url
 
     source = click.get_current_context().get_parameter_source("url")
     try:
@@ -185,7 +185,8 @@ def media_type(content_type: str) -> str:
 
 def body_of(messages: Sequence[str], content_type: str) -> bytes:
     """Make one body of the messages that stand on the command line."""
-    from headwater.client._calls import check_json, join_messages
+    from headwater.client import join_messages
+    from headwater.protocol.framing import check_json
 
     if not messages:
         return b""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.cli._io import Interrupts, counted
 from headwater.cli._progress import Progress
-from headwater.client._calls import check_json, join_messages
+from headwater.client import join_messages
 from headwater.protocol.content_types import JSON
+from headwater.protocol.framing import check_json
 from headwater.protocol.producers import ProducerClaim
 
 if TYPE_CHECKING:

@@ -249,7 +249,7 @@ def _published(done: "Published", outcome: "Outcome", took: str) -> str:
 
 
 def _restored(done: "Restored", outcome: "Outcome", took: str) -> str:
-    from headwater.client._values import holds_json
+    from headwater.protocol.content_types import holds_json
     from headwater.spark.pipelines.progress import sized
 
     are_messages = all(holds_json(each.content_type) for each in done.streams)

@@ -34,8 +34,7 @@ from headwater.protocol.content_types import is_json
 
 if TYPE_CHECKING:
     from headwater.cli._stdin import Cutter, Pour, Unconfirmed
-    from headwater.client import Appended, Batch
-    from headwater.client._reader import Live
+    from headwater.client import Appended, Batch, Live
 
 
 @click.command()
@@ -183,7 +182,7 @@ def _append_as_it_comes(
 ) -> None:
     """Send stdin in batches until it ends."""
     from headwater.cli._stdin import BadInput, Bytes, JsonLines, Pour, batches
-    from headwater.client._retry import is_passing
+    from headwater.client import is_transient
 
     _tell_terminal()
     cutter: Cutter = JsonLines(skip) if is_json(media_type(content_type)) else Bytes(skip)
@@ -209,7 +208,7 @@ def _append_as_it_comes(
         except (ClientError, BadInput) as error:
             interrupts.over()
             progress.clear()
-            if isinstance(error, RequestRefused) and not is_passing(error):
+            if isinstance(error, RequestRefused) and not is_transient(error):
                 pour.unconfirmed = None  # the server has judged it: nothing of it was appended
             click.echo(_standing(at, pour, cutter.unit, close=close), err=True)
             why = sentence(error, at) if isinstance(error, ClientError) else str(error)
@@ -246,7 +245,7 @@ def _size(argument: str) -> int:
 def _whole_stdin() -> bytes:
     """Read one JSON text, which can't be sent before its end is there."""
     from headwater.cli._stdin import MAX_LINE_BYTES
-    from headwater.client._calls import check_json
+    from headwater.protocol.framing import check_json
 
     _tell_terminal()
     body = sys.stdin.buffer.read(MAX_LINE_BYTES + 1).strip()
@@ -304,7 +303,7 @@ def read(
     When it ends, also by Ctrl-C, it tells the command that goes on from there. With --resume the
     position is saved after each part that was written, so that the same command goes on by itself.
     """
-    from headwater.client._retry import is_passing
+    from headwater.client import is_transient
 
     at = target(stream, url)
     saved = load_offset(resume_file) if resume_file else None
@@ -316,7 +315,7 @@ def read(
             reading.finish(interrupts)
             sys.exit(EXIT_CODE)
         except ClientError as error:
-            if reading.begun and is_passing(error):
+            if reading.begun and is_transient(error):
                 reading.finish(interrupts)
             raise click.ClickException(sentence(error, at)) from None
         reading.finish(interrupts)

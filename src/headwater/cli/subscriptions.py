@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,7 +22,7 @@ class InOrder(click.Group):
 @contextmanager
 def connected(name: str, url: str) -> Iterator["Client"]:
     """Open a client for a block, and turn what fails in it into one sentence."""
-    from headwater.client._http1 import origin_of
+    from headwater.client import origin_of
 
     try:
         origin_of(url)
@@ -42,19 +42,13 @@ def subscriptions() -> None:
 @url_option
 def list_(url: str) -> None:
     """List all subscriptions, with how their delivery goes."""
-    from headwater.client import _subscriptions as calls
-
     count = 0
-    after: str | None = ""
     with connected("", url) as client:
-        while after is not None:
-            page = client.run(calls.list_page(url, after))
-            for item in page.subscriptions:
-                count += 1
-                aim = item["wake_stream"] or (item["webhook"] or {}).get("url", "")
-                links = f"{item['links']} streams"
-                click.echo(f"{item['id']}  {item['type']}  {item['status']}  {links}  {aim}")
-            after = page.next
+        for item in client.subscriptions.list():
+            count += 1
+            aim = item["wake_stream"] or (item["webhook"] or {}).get("url", "")
+            links = f"{item['links']} streams"
+            click.echo(f"{item['id']}  {item['type']}  {item['status']}  {links}  {aim}")
     click.echo(f"{count} subscriptions.", err=True)
 
 
@@ -66,10 +60,8 @@ def show(subscription: str, as_json: bool, url: str) -> None:
     """Show a subscription, its streams, and how its delivery goes."""
     import msgspec
 
-    from headwater.client import _subscriptions as calls
-
     with connected(subscription, url) as client:
-        found = client.run(calls.show(url, subscription))
+        found = client.subscriptions.show(subscription)
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
         return
@@ -117,27 +109,22 @@ def create(
 
     It follows the streams that --pattern matches and those of --stream, from their present end on.
     """
-    from headwater.client import _subscriptions as calls
-
     if (webhook is None) == (wake_stream is None):
         raise click.UsageError("Give either --webhook or --wake-stream.")
     if pattern is None and not streams:
         raise click.UsageError("Give --pattern, --stream, or both.")
-    config: dict[str, Any] = {
-        "type": "pull-wake" if webhook is None else "webhook",
-        "pattern": pattern,
-        "streams": list(streams),
-        "lease_ttl_ms": round(lease * 1000),
-        "description": description,
-    }
-    if webhook is None:
-        config["wake_stream"] = wake_stream
-    else:
-        config["webhook"] = {"url": webhook}
     with connected(subscription, url) as client:
-        made, new = client.run(calls.create(url, subscription, config))
-    what = "Created" if new else "Confirmed"
-    count = len(made["streams"])
+        created = client.subscriptions.create(
+            subscription,
+            pattern=pattern,
+            streams=streams,
+            wake_stream=wake_stream,
+            webhook=webhook,
+            lease=lease,
+            description=description,
+        )
+    what = "Created" if created.new else "Confirmed"
+    count = len(created.description["streams"])
     click.echo(f"{what} subscription {subscription}; it follows {count} streams so far.")
 
 
@@ -146,10 +133,8 @@ def create(
 @url_option
 def delete(subscription: str, url: str) -> None:
     """Delete a subscription: whoever still works for it can't ack any more."""
-    from headwater.client import _subscriptions as calls
-
     with connected(subscription, url) as client:
-        client.run(calls.delete(url, subscription))
+        client.subscriptions.delete(subscription)
     click.echo(f"Deleted subscription {subscription}.")
 
 
@@ -165,9 +150,7 @@ def rotate(url: str) -> None:
 
     Old keys stay published until whatever they have signed is too old to be accepted.
     """
-    from headwater.client import _subscriptions as calls
-
     with connected("", url) as client:
-        rotated = client.run(calls.rotate_keys(url))
+        rotated = client.subscriptions.rotate_keys()
     old = len(rotated["published"]) - 1
     click.echo(f"Webhooks are signed with {rotated['kid']} now; {old} old keys stay published.")

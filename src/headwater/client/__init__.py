@@ -8,10 +8,21 @@ sends, and `_operations` puts them in order. `Client` and `AsyncClient` carry th
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.client._calls import NOW, START, Changed, ListedStream
-from headwater.client._client import DEFAULT_URL, AsyncClient, Client
-from headwater.client._reader import Live
-from headwater.client._retry import NO_RETRY, Retry
+from headwater.client._calls import (
+    NOW,
+    SPLIT_BYTES,
+    START,
+    Call,
+    Changed,
+    ListedStream,
+    SplitPoints,
+    join_messages,
+)
+from headwater.client._client import DEFAULT_URL, TIMEOUT, AsyncClient, Client
+from headwater.client._error_mapping import error_from_response, unexpected_response
+from headwater.client._http1 import Request, Response, is_url, origin_of, stream_url, with_query
+from headwater.client._reader import Event, EventParser, Live
+from headwater.client._retry import NO_RETRY, Retry, is_transient
 from headwater.client._stream import (
     AsyncFollowing,
     AsyncReading,
@@ -20,6 +31,7 @@ from headwater.client._stream import (
     Reading,
     Stream,
 )
+from headwater.client._subscriptions import Claim, SubscriptionCreated
 from headwater.client._values import Appended, Batch, Created, Position, StreamInfo
 from headwater.client._worker import AsyncWorker, Worker
 from headwater.protocol.producers import ProducerClaim
@@ -41,7 +53,9 @@ __all__ = [
     "DEFAULT_URL",
     "NOW",
     "NO_RETRY",
+    "SPLIT_BYTES",
     "START",
+    "TIMEOUT",
     "Appended",
     "AsyncClient",
     "AsyncDelivery",
@@ -51,10 +65,14 @@ __all__ = [
     "AsyncStream",
     "AsyncWorker",
     "Batch",
+    "Call",
     "Changed",
+    "Claim",
     "Client",
     "Created",
     "Delivery",
+    "Event",
+    "EventParser",
     "Following",
     "ListedStream",
     "Live",
@@ -63,10 +81,22 @@ __all__ = [
     "ProducerClaim",
     "ProducerState",
     "Reading",
+    "Request",
+    "Response",
     "Retry",
+    "SplitPoints",
     "Stream",
     "StreamInfo",
+    "SubscriptionCreated",
     "Worker",
+    "error_from_response",
+    "is_transient",
+    "is_url",
+    "join_messages",
+    "origin_of",
+    "stream_url",
+    "unexpected_response",
+    "with_query",
 ]
 
 

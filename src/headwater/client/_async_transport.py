@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from headwater.client._http1 import Answer, Incoming, Malformed, Request, encode_request, origin_of
+from headwater.client._http1 import (
+    Incoming,
+    Malformed,
+    Request,
+    Response,
+    encode_request,
+    origin_of,
+)
 from headwater.client._transport import (
     FRESH_SECONDS,
     MAX_IDLE,
@@ -142,7 +149,7 @@ class AsyncTransport:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
-    async def send(self, request: Request, attempt: int = 0) -> Answer:
+    async def send(self, request: Request, attempt: int = 0) -> Response:
         """Send a request and wait for the whole answer."""
         exchange = await self.start(request, attempt)
         try:

@@ -11,19 +11,20 @@ from typing import Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from headwater.client._error_mapping import failure, unexpected
+from headwater.client._error_mapping import error_from_response, unexpected_response
 from headwater.client._http1 import (
     ROOT,
-    Answer,
     Request,
+    Response,
     origin_of,
     path_of,
     stream_url,
     with_query,
 )
-from headwater.client._values import Appended, Batch, Created, StreamInfo, holds_json
+from headwater.client._values import Appended, Batch, Created, StreamInfo
 from headwater.errors import ConnectionLost, StreamClosed, StreamGone, StreamNotFound
 from headwater.protocol import headers as names
+from headwater.protocol.content_types import holds_json
 from headwater.protocol.headers import is_true
 from headwater.protocol.paths import url_path
 from headwater.protocol.producers import ProducerClaim
@@ -33,14 +34,12 @@ T = TypeVar("T")
 START: Final = "-1"
 NOW: Final = "now"
 
-_VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
-
 
 class Call(Struct, Generic[T], frozen=True):
     """A request, and the reading of its answer."""
 
     request: Request
-    interpret: Callable[[Answer], T]
+    interpret: Callable[[Response], T]
 
 
 def create(
@@ -190,22 +189,10 @@ def body_of(data: object, content_type: str) -> bytes:
     return b"[" + body + b"]" if body.startswith(b"[") else body
 
 
-def check_json(text: bytes) -> str | None:
-    """Say what is wrong with a JSON text, or None where it is one."""
-    try:
-        text.decode("utf-8")
-        _VALUE.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return str(error)
-    except RecursionError:
-        return "it is nested too deeply"
-    return None
-
-
-def read_batch(answer: Answer, url: str, offset: str) -> Batch:
+def read_batch(answer: Response, url: str, offset: str) -> Batch:
     """Read the answer to a catch-up or long-poll read from an offset."""
     if answer.status != 200:
-        raise failure(answer)
+        raise error_from_response(answer)
     closed = is_set(answer, names.STREAM_CLOSED)
     batch = Batch(
         answer.body,
@@ -221,7 +208,7 @@ def read_batch(answer: Answer, url: str, offset: str) -> Batch:
     return batch
 
 
-def check_progress(answer: Answer, batch: Batch) -> None:
+def check_progress(answer: Response, batch: Batch) -> None:
     """Refuse an answer that can't be one to this question.
 
     PROTOCOL 8: offsets increase. One that stays while there is data, or goes back, answers another
@@ -234,23 +221,23 @@ def check_progress(answer: Answer, batch: Batch) -> None:
         raise ConnectionLost(answer.url, origin_of(answer.url), reason)
     if batch.offset == batch.start and not batch.up_to_date:
         # Asking again would get the same answer, for ever.
-        raise unexpected(answer, "neither data nor the end of the stream")
+        raise unexpected_response(answer, "neither data nor the end of the stream")
 
 
-def next_offset(answer: Answer) -> str:
+def next_offset(answer: Response) -> str:
     """Take the offset that every success carries."""
     offset = answer.headers.get(names.STREAM_NEXT_OFFSET.lower())
     if offset is None:
-        raise unexpected(answer, f"no {names.STREAM_NEXT_OFFSET}")
+        raise unexpected_response(answer, f"no {names.STREAM_NEXT_OFFSET}")
     return offset
 
 
-def is_set(answer: Answer, name: str) -> bool:
+def is_set(answer: Response, name: str) -> bool:
     """Tell whether an answer has a presence header."""
     return is_true(answer.headers.get(name.lower()))
 
 
-def content_type_of(answer: Answer) -> str:
+def content_type_of(answer: Response) -> str:
     """Take the content type as the server wrote it."""
     return answer.headers.get("content-type", "")
 
@@ -264,9 +251,9 @@ def _expiry_headers(ttl: int | None, expires_at: str | None) -> dict[str, str]:
     return headers
 
 
-def _created(answer: Answer) -> Created:
+def _created(answer: Response) -> Created:
     if answer.status not in {200, 201}:
-        raise failure(answer)
+        raise error_from_response(answer)
     return Created(
         answer.url,
         answer.status == 201,
@@ -276,7 +263,7 @@ def _created(answer: Answer) -> Created:
     )
 
 
-def _appended_by(claim: ProducerClaim, answer: Answer) -> Appended:
+def _appended_by(claim: ProducerClaim, answer: Response) -> Appended:
     """Read the answer to a producer, who may repeat what went well before the stream was closed."""
     try:
         return _appended(answer)
@@ -287,9 +274,9 @@ def _appended_by(claim: ProducerClaim, answer: Answer) -> Appended:
         return Appended(offset, closed=True, duplicate=True, producer_seq=seq)
 
 
-def _appended(answer: Answer) -> Appended:
+def _appended(answer: Response) -> Appended:
     if answer.status not in {200, 204}:
-        raise failure(answer)
+        raise error_from_response(answer)
     # PROTOCOL 5.2.1: with producer headers, 204 tells a duplicate from new data.
     seq = answer.headers.get(names.PRODUCER_SEQ.lower())
     duplicate = answer.status == 204 and seq is not None
@@ -300,9 +287,9 @@ def _appended(answer: Answer) -> Appended:
     return Appended(offset, is_set(answer, names.STREAM_CLOSED), duplicate, number)
 
 
-def _info(answer: Answer) -> StreamInfo:
+def _info(answer: Response) -> StreamInfo:
     if answer.status != 200:
-        raise failure(answer)
+        raise error_from_response(answer)
     ttl = answer.headers.get(names.STREAM_TTL.lower(), "")
     return StreamInfo(
         answer.url,
@@ -315,7 +302,7 @@ def _info(answer: Answer) -> StreamInfo:
     )
 
 
-def _exists(answer: Answer) -> bool:
+def _exists(answer: Response) -> bool:
     try:
         _info(answer)
     except (StreamNotFound, StreamGone):
@@ -323,12 +310,12 @@ def _exists(answer: Answer) -> bool:
     return True
 
 
-def _deleted(answer: Answer) -> None:
+def _deleted(answer: Response) -> None:
     # A second attempt finds nothing where the first one succeeded without its answer arriving.
     if answer.status == 404 and answer.attempt:
         return
     if not 200 <= answer.status < 300:
-        raise failure(answer)
+        raise error_from_response(answer)
 
 
 # The calls of a Headwater server that look at streams from above: listing, splitting, changes.
@@ -337,6 +324,7 @@ def _deleted(answer: Answer) -> None:
 
 
 SPLIT_BYTES: Final = 32 * 1024 * 1024
+PAGE: Final = 1000
 
 
 class ListedStream(Struct, frozen=True):
@@ -356,7 +344,7 @@ class StreamPage(Struct, frozen=True):
     next: str | None = None
 
 
-class Splits(Struct, frozen=True):
+class SplitPoints(Struct, frozen=True):
     """Where a range of a stream may be cut; `next` is where to go on if it was too long."""
 
     path: str
@@ -379,7 +367,7 @@ class Changed(Struct, frozen=True):
 
 
 def streams(
-    base_url: str, glob: str = "**", after: str = "", limit: int = 1000, *, root: str = ROOT
+    base_url: str, glob: str = "**", after: str = "", limit: int = PAGE, *, root: str = ROOT
 ) -> Call[StreamPage]:
     """List streams in the order of their paths."""
     url = with_query(
@@ -397,10 +385,10 @@ def splits(
     start: str = "-1",
     end: str = "now",
     size: int = SPLIT_BYTES,
-    limit: int = 1000,
+    limit: int = PAGE,
     *,
     root: str = ROOT,
-) -> Call[Splits]:
+) -> Call[SplitPoints]:
     """Ask where a range of a stream may be cut into pieces of about a size."""
     url = with_query(
         stream_url(base_url, "__ds/splits", root) + url_path(path, "/"),
@@ -409,7 +397,7 @@ def splits(
         ("bytes", str(size)),
         ("limit", str(limit)),
     )
-    return Call(Request("GET", url), lambda answer: _read_json(answer, Splits))
+    return Call(Request("GET", url), lambda answer: _read_json(answer, SplitPoints))
 
 
 def changes(
@@ -425,10 +413,10 @@ def changes(
     return Call(Request("GET", url, live=True), lambda answer: _read_json(answer, Changed))
 
 
-def _read_json(answer: Answer, kind: type[T]) -> T:
+def _read_json(answer: Response, kind: type[T]) -> T:
     if answer.status != 200:
-        raise failure(answer)
+        raise error_from_response(answer)
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except msgspec.DecodeError as error:
-        raise unexpected(answer, f"something else than was asked for ({error})") from None
+        raise unexpected_response(answer, f"something else than was asked for ({error})") from None

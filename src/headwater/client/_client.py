@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from headwater.client import _calls
 from headwater.client._auth import AsyncValue, Auth, Value, as_header, dressed, make_dressing
-from headwater.client._calls import NOW, SPLIT_BYTES, START, Call, Changed, ListedStream
-from headwater.client._http1 import ROOT, Answer, Request, stream_url
+from headwater.client._calls import (
+    NOW,
+    SPLIT_BYTES,
+    START,
+    Call,
+    Changed,
+    ListedStream,
+    SplitPoints,
+)
+from headwater.client._http1 import ROOT, Request, Response, stream_url
 from headwater.client._operations import (
     EVENT_PATIENCE,
     Open,
@@ -114,10 +122,22 @@ class Client:
         offsets: list[str] = []
         going_on: str | None = start
         while going_on is not None:
-            cut = self.run(_calls.splits(self.base_url, path, going_on, end, size, root=self.root))
+            cut = self.split_page(path, going_on, end, size=size)
             offsets += cut.offsets[1:] if offsets else cut.offsets
             going_on = cut.next
         return offsets
+
+    def split_page(
+        self,
+        path: str,
+        start: str = START,
+        end: str = NOW,
+        *,
+        size: int = SPLIT_BYTES,
+        limit: int = _calls.PAGE,
+    ) -> SplitPoints:
+        """Return at most `limit` split points of a range, with the stream's metadata."""
+        return self.run(_calls.splits(self.base_url, path, start, end, size, limit, root=self.root))
 
     def changes(self, *globs: str, after: str = "", wait: float = 20.0) -> Changed:
         """Wait until a stream changes that matches one of the globs, for at most `wait` seconds.
@@ -305,12 +325,24 @@ class AsyncClient:
         offsets: list[str] = []
         going_on: str | None = start
         while going_on is not None:
-            cut = await self.run(
-                _calls.splits(self.base_url, path, going_on, end, size, root=self.root)
-            )
+            cut = await self.split_page(path, going_on, end, size=size)
             offsets += cut.offsets[1:] if offsets else cut.offsets
             going_on = cut.next
         return offsets
+
+    async def split_page(
+        self,
+        path: str,
+        start: str = START,
+        end: str = NOW,
+        *,
+        size: int = SPLIT_BYTES,
+        limit: int = _calls.PAGE,
+    ) -> SplitPoints:
+        """Return at most `limit` split points of a range, with the stream's metadata."""
+        return await self.run(
+            _calls.splits(self.base_url, path, start, end, size, limit, root=self.root)
+        )
 
     async def changes(self, *globs: str, after: str = "", wait: float = 20.0) -> Changed:
         """Wait until a stream changes that matches one of the globs, for at most `wait` seconds.
@@ -337,7 +369,7 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def send(self, request: Request, attempt: int = 0) -> Answer:
+    async def send(self, request: Request, attempt: int = 0) -> Response:
         """Send a request once."""
         return await self._transport.send(await self._dress(request), attempt)
 

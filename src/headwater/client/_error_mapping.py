@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from headwater.client._http1 import Answer
+from headwater.client._http1 import Response
 from headwater.errors import (
     BodyTooLarge,
     ContentTypeMismatch,
@@ -80,10 +80,10 @@ class Problem(Struct, frozen=True):
 _PROBLEM: Final = msgspec.json.Decoder(Problem)
 
 
-def failure(answer: Answer) -> RequestRefused | UnexpectedAnswer:
+def error_from_response(answer: Response) -> RequestRefused | UnexpectedAnswer:
     """Find the error that an answer other than success stands for."""
     if answer.status < 400:
-        return unexpected(answer, f"status {answer.status}")
+        return unexpected_response(answer, f"status {answer.status}")
     problem = _read_problem(answer)
     kind = _kind(answer, problem.code)
     message = problem.detail or _ADVICE.get(kind, _ADVICE[RequestRefused]).format(
@@ -95,7 +95,7 @@ def failure(answer: Answer) -> RequestRefused | UnexpectedAnswer:
     return error
 
 
-def unexpected(answer: Answer, what: str) -> UnexpectedAnswer:
+def unexpected_response(answer: Response, what: str) -> UnexpectedAnswer:
     """Make the error of an answer that the protocol does not know."""
     return UnexpectedAnswer(
         f"{answer.method} {answer.url} was answered with {what}: is this the URL of a stream?",
@@ -105,7 +105,7 @@ def unexpected(answer: Answer, what: str) -> UnexpectedAnswer:
     )
 
 
-def _read_problem(answer: Answer) -> Problem:
+def _read_problem(answer: Response) -> Problem:
     if "json" not in answer.headers.get("content-type", ""):
         return Problem()
     try:
@@ -114,7 +114,7 @@ def _read_problem(answer: Answer) -> Problem:
         return Problem()
 
 
-def _kind(answer: Answer, code: str) -> type[RequestRefused]:
+def _kind(answer: Response, code: str) -> type[RequestRefused]:
     status, headers = answer.status, answer.headers
     if code in _BY_CODE:
         return _BY_CODE[code]
@@ -131,7 +131,7 @@ def _kind(answer: Answer, code: str) -> type[RequestRefused]:
     return _BY_STATUS.get(status, ServerFailed if status >= 500 else RequestRefused)
 
 
-def _attach(error: RequestRefused, answer: Answer) -> None:
+def _attach(error: RequestRefused, answer: Response) -> None:
     """Take over what the protocol tells beside the status."""
     headers = answer.headers
     if isinstance(error, StreamClosed):

@@ -32,7 +32,7 @@ class Request(Struct, frozen=True):
     """Whether the server may hold the answer back until there is something to say."""
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """One answer; the body is empty where it is read as it comes."""
 
     url: str
@@ -196,11 +196,11 @@ class Incoming:
             raise Malformed("the answer does not tell its length")
         self.done = True
 
-    def answer(self) -> Answer:
+    def answer(self) -> Response:
         """Give the whole answer."""
         return self._answer(self.take())
 
-    def head(self) -> Answer:
+    def head(self) -> Response:
         """Give the answer without its body, which is to be taken as it comes."""
         return self._answer(b"")
 
@@ -211,9 +211,11 @@ class Incoming:
         self._pieces = []
         return body
 
-    def _answer(self, body: bytes) -> Answer:
+    def _answer(self, body: bytes) -> Response:
         request = self._request
-        return Answer(request.url, request.method, self.status, self._headers, body, self._attempt)
+        return Response(
+            request.url, request.method, self.status, self._headers, body, self._attempt
+        )
 
     @property
     def waiting(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from headwater.client._calls import Call
-from headwater.client._http1 import Answer, Request, origin_of
+from headwater.client._http1 import Request, Response, origin_of
 from headwater.client._reader import Reader
 from headwater.client._retry import Retry
 from headwater.client._values import Batch
@@ -24,14 +24,14 @@ EVENT_PATIENCE: Final = 5.0
 
 
 class Send(Struct, frozen=True):
-    """Send a request and wait for the whole answer; the result is an `Answer`."""
+    """Send a request and wait for the whole answer; the result is an `Response`."""
 
     request: Request
     attempt: int = 0
 
 
 class Open(Struct, frozen=True):
-    """Send a request and wait for the head of the answer; the result is an `Answer`.
+    """Send a request and wait for the head of the answer; the result is an `Response`.
 
     None stands for silence longer than `patience`.
     """
@@ -72,7 +72,7 @@ def carry_out(call: Call[T], retry: Retry, jitter: Jitter) -> Steps[T]:
     attempt = 0
     while True:
         try:
-            answer: Answer = yield Send(call.request, attempt)
+            answer: Response = yield Send(call.request, attempt)
             return call.interpret(answer)
         except ClientError as error:
             failed = error
@@ -109,7 +109,7 @@ def _follow_events(
         told = False
         began = clock()
         try:
-            answer: Answer | None = yield Open(request, patience)
+            answer: Response | None = yield Open(request, patience)
             events = reader.open_events(answer) if answer is not None else None
             while events is not None:
                 piece: bytes | None = yield Receive(None if events.told else patience)

@@ -14,12 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from headwater.client import _calls
-from headwater.client._error_mapping import failure, unexpected
-from headwater.client._http1 import Answer, Request
-from headwater.client._values import Batch, Position, holds_json, parse_position
+from headwater.client._error_mapping import error_from_response, unexpected_response
+from headwater.client._http1 import Request, Response
+from headwater.client._values import Batch, Position
 from headwater.errors import OffsetGone, StreamRecreated
 from headwater.protocol import headers as names
-from headwater.protocol.content_types import is_json, is_text, media_type
+from headwater.protocol.content_types import holds_json, is_json, is_text, media_type
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
@@ -117,7 +117,7 @@ class Reader:
     ) -> None:
         if live not in {None, "auto", "sse", "long-poll"}:
             raise ValueError(f"live={live!r} can't be used: it is auto, sse or long-poll")
-        start = parse_position(offset)
+        start = Position.parse(offset)
         self.url = url
         self.offset = start.offset
         self.closed = False
@@ -167,7 +167,7 @@ class Reader:
             return _calls.read_request(self.url, self.offset, self._until)
         return _calls.live_request(self.url, self.offset, "long-poll", self._cursor)
 
-    def take(self, answer: Answer) -> Batch | None:
+    def take(self, answer: Response) -> Batch | None:
         """Take the answer to `request`; None where it tells nothing new."""
         self._check_incarnation(answer)
         cursor = answer.headers.get(names.STREAM_CURSOR.lower())
@@ -187,13 +187,15 @@ class Reader:
         """Make the next SSE read."""
         return _calls.live_request(self.url, self.offset, "sse", self._cursor)
 
-    def open_events(self, answer: Answer) -> "EventReader":
+    def open_events(self, answer: Response) -> "EventReader":
         """Begin to read an event stream, given its status and headers."""
         self._check_incarnation(answer)
         if answer.status != 200:
-            raise failure(answer)
+            raise error_from_response(answer)
         if media_type(_calls.content_type_of(answer)) != "text/event-stream":
-            raise unexpected(answer, f"{_calls.content_type_of(answer)}, not text/event-stream")
+            raise unexpected_response(
+                answer, f"{_calls.content_type_of(answer)}, not text/event-stream"
+            )
         return EventReader(self, answer)
 
     def end_events(self, seconds: float) -> bool:
@@ -231,14 +233,14 @@ class Reader:
         self._told_up_to_date = batch.up_to_date
         return batch if news else None
 
-    def _check_incarnation(self, answer: Answer) -> None:
+    def _check_incarnation(self, answer: Response) -> None:
         """Notice that the stream was deleted and created again while we were away."""
         incarnation = answer.headers.get(names.STREAM_INCARNATION.lower())
         if incarnation is None:
             return
         if answer.status >= 400:
             # Our server tells the present incarnation where it refuses an offset of another one.
-            error = failure(answer)
+            error = error_from_response(answer)
             if isinstance(error, OffsetGone):
                 raise recreated(self.url, answer.status, str(error))
             return
@@ -260,7 +262,7 @@ def recreated(url: str, status: int, told: str = "") -> StreamRecreated:
 class EventReader:
     """Turns the body of one SSE answer into batches."""
 
-    def __init__(self, reader: Reader, answer: Answer) -> None:
+    def __init__(self, reader: Reader, answer: Response) -> None:
         self._reader = reader
         self._answer = answer
         self._parser = EventParser()
@@ -285,7 +287,7 @@ class EventReader:
         try:
             control = _CONTROL.decode(event.data)
         except msgspec.DecodeError as error:
-            raise unexpected(
+            raise unexpected_response(
                 self._answer, f"a control event that can't be read ({error})"
             ) from None
         self.told = True
@@ -310,7 +312,7 @@ class EventReader:
         try:
             return b64decode(event.data.translate(None, _LINE_BREAKS), validate=True)
         except BadBase64 as error:
-            raise unexpected(self._answer, f"data that is not base64 ({error})") from None
+            raise unexpected_response(self._answer, f"data that is not base64 ({error})") from None
 
 
 def join_payloads(payloads: list[bytes], content_type: str) -> bytes:

@@ -48,7 +48,7 @@ class Retry(Struct, frozen=True):
         """
         if attempt + 1 >= self.attempts:
             return None
-        if not (is_passing(error) if repeatable else was_not_done(error)):
+        if not (is_transient(error) if repeatable else was_not_done(error)):
             return None
         backoff = jitter * self._ceiling(attempt)
         if isinstance(error, Overloaded | ServerFailed) and error.retry_after is not None:
@@ -63,10 +63,10 @@ class Retry(Struct, frozen=True):
         return min(self.max_delay, self.first_delay * self.multiplier ** min(attempt, 64))
 
 
-def is_passing(error: ClientError) -> bool:
+def is_transient(error: ClientError) -> bool:
     """Tell whether the same request may succeed a little later."""
     if isinstance(error, ServerFailed):
-        return error.status not in _NEVER_PASSING
+        return error.status not in _PERMANENT
     return isinstance(error, Overloaded | Unreachable | ConnectionLost)
 
 
@@ -83,7 +83,7 @@ def _check(name: str, value: float, wanted: str, *, holds: bool) -> None:
         raise ValueError(f"Retry({name}={value!r}) can't be used: it must be {wanted}")
 
 
-_NEVER_PASSING: Final = frozenset({501, 505})
+_PERMANENT: Final = frozenset({501, 505})
 """The server does not know how, and will not learn it."""
 
 NO_RETRY: Final = Retry(attempts=1)

@@ -13,7 +13,7 @@ from headwater.client._calls import START, Call
 from headwater.client._http1 import origin_of, stream_url
 from headwater.client._reader import Live, Reader
 from headwater.client._transport import Scope
-from headwater.client._values import Appended, Batch, Created, Position, StreamInfo, parse_position
+from headwater.client._values import Appended, Batch, Created, Position, StreamInfo
 from headwater.errors import BadData
 from headwater.protocol.content_types import JSON
 from headwater.protocol.producers import ProducerClaim
@@ -362,7 +362,7 @@ class Stream:
         else:
             url = stream_url(self.client.base_url, target, self.client.root)
         check_same_server(self.url, url)
-        position = parse_position(offset) if offset is not None else None
+        position = Position.parse(offset) if offset is not None else None
         return self.client.run(
             _calls.fork(
                 self.url,
@@ -564,7 +564,7 @@ class AsyncStream:
         else:
             url = stream_url(self.client.base_url, target, self.client.root)
         check_same_server(self.url, url)
-        position = parse_position(offset) if offset is not None else None
+        position = Position.parse(offset) if offset is not None else None
         return await self.client.run(
             _calls.fork(
                 self.url,

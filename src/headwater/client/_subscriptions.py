@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from headwater.client._calls import Call
-from headwater.client._error_mapping import failure, unexpected
-from headwater.client._http1 import ROOT, Answer, Request, stream_url, with_query
+from headwater.client._error_mapping import error_from_response, unexpected_response
+from headwater.client._http1 import ROOT, Request, Response, stream_url, with_query
 
 if TYPE_CHECKING:
     from headwater.client._client import AsyncClient, Client
@@ -52,7 +52,15 @@ class Acked(Struct, frozen=True):
     """A newer token, where the lease goes on."""
 
 
-class Page(Struct, frozen=True):
+class SubscriptionCreated(Struct, frozen=True):
+    """A subscription that exists now."""
+
+    description: Description
+    new: bool
+    """False if it existed before, with the same configuration."""
+
+
+class SubscriptionPage(Struct, frozen=True):
     """Some subscriptions, and the id behind which there may be more."""
 
     subscriptions: list[Description]
@@ -61,12 +69,12 @@ class Page(Struct, frozen=True):
 
 def create(
     base_url: str, subscription: str, config: Description, *, root: str = ROOT
-) -> Call[tuple[Description, bool]]:
-    """Make a subscription, or confirm it; gives its description and whether it is new."""
+) -> Call[SubscriptionCreated]:
+    """Create a subscription, or confirm it."""
     request = _request("PUT", base_url, subscription, root=root, body=config)
 
-    def interpret(answer: Answer) -> tuple[Description, bool]:
-        return _read(answer, {200, 201}, Description), answer.status == 201
+    def interpret(answer: Response) -> SubscriptionCreated:
+        return SubscriptionCreated(_read(answer, {200, 201}, Description), answer.status == 201)
 
     return Call(request, interpret)
 
@@ -81,10 +89,10 @@ def delete(base_url: str, subscription: str, *, root: str = ROOT) -> Call[None]:
     return Call(_request("DELETE", base_url, subscription, root=root), _nothing)
 
 
-def list_page(base_url: str, after: str = "", *, root: str = ROOT) -> Call[Page]:
+def list_page(base_url: str, after: str = "", *, root: str = ROOT) -> Call[SubscriptionPage]:
     """List subscriptions in the order of their ids."""
     url = with_query(stream_url(base_url, "__ds/subscriptions", root), ("after", after))
-    return Call(Request("GET", url), _reader(Page))
+    return Call(Request("GET", url), _reader(SubscriptionPage))
 
 
 def rotate_keys(base_url: str, *, root: str = ROOT) -> Call[Description]:
@@ -105,7 +113,7 @@ def claim(base_url: str, subscription: str, worker: str, *, root: str = ROOT) ->
         repeatable=False,
     )
 
-    def interpret(answer: Answer) -> Claim | None:
+    def interpret(answer: Response) -> Claim | None:
         if answer.status == 409 and _code(answer) in {"ALREADY_CLAIMED", "NO_PENDING_WORK"}:
             return None
         return _read(answer, {200}, Claim)
@@ -161,22 +169,22 @@ def _request(
     )
 
 
-def _reader(kind: type[T]) -> Callable[[Answer], T]:
+def _reader(kind: type[T]) -> Callable[[Response], T]:
     return lambda answer: _read(answer, {200}, kind)
 
 
-def _read(answer: Answer, success: set[int], kind: type[T]) -> T:
+def _read(answer: Response, success: set[int], kind: type[T]) -> T:
     if answer.status not in success:
-        raise failure(answer)
+        raise error_from_response(answer)
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except msgspec.DecodeError as error:
-        raise unexpected(answer, f"something else than was asked for ({error})") from None
+        raise unexpected_response(answer, f"something else than was asked for ({error})") from None
 
 
-def _nothing(answer: Answer) -> None:
+def _nothing(answer: Response) -> None:
     if answer.status != 204:
-        raise failure(answer)
+        raise error_from_response(answer)
 
 
 class _Error(Struct, frozen=True):
@@ -187,7 +195,7 @@ class _Body(Struct, frozen=True):
     error: _Error = _Error()
 
 
-def _code(answer: Answer) -> str:
+def _code(answer: Response) -> str:
     try:
         return msgspec.json.decode(answer.body, type=_Body).error.code
     except msgspec.DecodeError:
@@ -238,7 +246,7 @@ class Subscriptions:
         webhook: str | None = None,
         lease: float = 30.0,
         description: str | None = None,
-    ) -> Description:
+    ) -> SubscriptionCreated:
         """Create a subscription to a glob over paths, to streams, or to both; or confirm it.
 
         Workers are told through `wake_stream`, or a server through `webhook`. `lease` is how many
@@ -246,8 +254,7 @@ class Subscriptions:
         """
         config = _config(pattern, streams, wake_stream, webhook, lease, description)
         client = self._client
-        made, _ = client.run(create(client.base_url, subscription, config, root=client.root))
-        return made
+        return client.run(create(client.base_url, subscription, config, root=client.root))
 
     def show(self, subscription: str) -> Description:
         """Describe a subscription with its streams."""
@@ -258,6 +265,16 @@ class Subscriptions:
         """Drop a subscription: whoever still works for it can't ack any more."""
         client = self._client
         client.run(delete(client.base_url, subscription, root=client.root))
+
+    def claim(self, subscription: str, worker: str) -> Claim | None:
+        """Claim pending work; None if there is none, or another worker holds the lease."""
+        client = self._client
+        return client.run(claim(client.base_url, subscription, worker, root=client.root))
+
+    def rotate_keys(self) -> Description:
+        """Sign webhooks with a new key from now on; returns the keys of the server."""
+        client = self._client
+        return client.run(rotate_keys(client.base_url, root=client.root))
 
     def __iter__(self) -> Iterator[Description]:
         return self.list()
@@ -288,12 +305,11 @@ class AsyncSubscriptions:
         webhook: str | None = None,
         lease: float = 30.0,
         description: str | None = None,
-    ) -> Description:
+    ) -> SubscriptionCreated:
         """Create a subscription, or confirm it; the options are those of `Subscriptions`."""
         config = _config(pattern, streams, wake_stream, webhook, lease, description)
         client = self._client
-        made, _ = await client.run(create(client.base_url, subscription, config, root=client.root))
-        return made
+        return await client.run(create(client.base_url, subscription, config, root=client.root))
 
     async def show(self, subscription: str) -> Description:
         """Describe a subscription with its streams."""
@@ -304,6 +320,16 @@ class AsyncSubscriptions:
         """Drop a subscription: whoever still works for it can't ack any more."""
         client = self._client
         await client.run(delete(client.base_url, subscription, root=client.root))
+
+    async def claim(self, subscription: str, worker: str) -> Claim | None:
+        """Claim pending work; None if there is none, or another worker holds the lease."""
+        client = self._client
+        return await client.run(claim(client.base_url, subscription, worker, root=client.root))
+
+    async def rotate_keys(self) -> Description:
+        """Sign webhooks with a new key from now on; returns the keys of the server."""
+        client = self._client
+        return await client.run(rotate_keys(client.base_url, root=client.root))
 
     def __aiter__(self) -> AsyncIterator[Description]:
         return self.list()

@@ -8,7 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from headwater.client._http1 import Answer, Incoming, Malformed, Request, encode_request, origin_of
+from headwater.client._http1 import (
+    Incoming,
+    Malformed,
+    Request,
+    Response,
+    encode_request,
+    origin_of,
+)
 from headwater.errors import ClientClosed, ClientError, ConnectionLost, Unreachable
 
 if TYPE_CHECKING:
@@ -49,7 +56,7 @@ class Transport:
         self._busy: set[socket.socket] = set()
         self._closed = False
 
-    def send(self, request: Request, attempt: int = 0, scope: "Scope | None" = None) -> Answer:
+    def send(self, request: Request, attempt: int = 0, scope: "Scope | None" = None) -> Response:
         """Send a request and wait for the whole answer."""
         exchange = self.start(request, attempt, scope)
         try:

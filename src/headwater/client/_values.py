@@ -1,14 +1,13 @@
 """What the operations on a stream answer, and the batches that reading one gives."""
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from headwater.errors import BadData
-from headwater.protocol.content_types import is_json, media_type
+from headwater.protocol.content_types import holds_json
 
 _RAW_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[Any])
@@ -32,15 +31,15 @@ class Position(NamedTuple):
     def __str__(self) -> str:
         return f"{self.offset}{_NEVER_IN_OFFSETS}{self.skip}" if self.skip else self.offset
 
-
-def parse_position(text: str) -> Position:
-    """Read an offset or a position as text."""
-    offset, comma, skip = text.partition(_NEVER_IN_OFFSETS)
-    if not offset or (comma and not (skip.isascii() and skip.isdigit())):
-        raise ValueError(
-            f"'{text}' is no offset: use -1, now, or one that reading or appending gave"
-        )
-    return Position(offset, int(skip) if skip else 0)
+    @classmethod
+    def parse(cls, text: str) -> "Position":
+        """Parse an offset or a position."""
+        offset, comma, skip = text.partition(_NEVER_IN_OFFSETS)
+        if not offset or (comma and not (skip.isascii() and skip.isdigit())):
+            raise ValueError(
+                f"'{text}' is not an offset: use -1, now, or one returned by a read or an append"
+            )
+        return cls(offset, int(skip) if skip else 0)
 
 
 class Created(Struct, frozen=True):
@@ -181,9 +180,3 @@ class Batch(Struct, frozen=True):
             raise BadData(self.url, self.start, str(error)) from None
         except RecursionError:
             raise BadData(self.url, self.start, "it is nested too deeply") from None
-
-
-@lru_cache(maxsize=64)
-def holds_json(content_type: str) -> bool:
-    """Tell whether a content type is that of a JSON stream."""
-    return is_json(media_type(content_type) or "")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from headwater.client import _subscriptions as calls
 from headwater.client._calls import Call
-from headwater.client._http1 import Answer
+from headwater.client._http1 import Response
 from headwater.client._stream import AsyncFollowing, Following
 from headwater.client._subscriptions import Acked, Claim
 from headwater.client._values import Batch
@@ -72,7 +72,7 @@ class Lease:
             self._base_url, self._subscription, self._claim, offsets, done=done, root=self._root
         )
 
-        def interpret(answer: Answer) -> Acked:
+        def interpret(answer: Response) -> Acked:
             acked = call.interpret(answer)
             if acked.token:  # the older one expires, however long the work goes on
                 self._claim = replace(self._claim, token=acked.token)

@@ -31,6 +31,11 @@ def is_json(media: str) -> bool:
     return media == JSON
 
 
+def holds_json(content_type: str) -> bool:
+    """Return whether a stream of this content type is in JSON mode."""
+    return media_type(content_type) == JSON
+
+
 def is_text(media: str) -> bool:
     """Tell whether SSE carries this media type as text rather than base64 (PROTOCOL 5.8)."""
     return media == JSON or media.startswith("text/")

@@ -77,6 +77,18 @@ def frame_json(body: bytes) -> bytes | InvalidJson | EmptyArray:
         return InvalidJson(str(error))
 
 
+def check_json(text: bytes) -> str | None:
+    """Return what is wrong with a JSON text, or None if it is valid."""
+    try:
+        text.decode("utf-8")
+        _VALUE.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return str(error)
+    except RecursionError:
+        return "it is nested too deeply"
+    return None
+
+
 def render(parts: Sequence[Buffer | Elsewhere], media: str) -> list[Buffer | Elsewhere]:
     """Turn stored bytes into a response body, copying nothing but the brackets.
 

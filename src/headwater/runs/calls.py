@@ -7,9 +7,14 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from headwater.client._calls import Call
-from headwater.client._error_mapping import failure, unexpected
-from headwater.client._http1 import Answer, Request, with_query
+from headwater.client import (
+    Call,
+    Request,
+    Response,
+    error_from_response,
+    unexpected_response,
+    with_query,
+)
 from headwater.runs.events import NewEvent, StoredEvent, event_to_wire, stored_event_from_wire
 from headwater.runs.store import PAGE, AppendResult, RunPage
 from headwater.runs.values import RunSnapshot, snapshot_from_wire
@@ -66,10 +71,10 @@ def page(base_url: str, **query: str | None) -> Call[RunPage]:
 def delete(base_url: str, run_id: str) -> Call[None]:
     """Delete a run."""
 
-    def interpret(answer: Answer) -> None:
+    def interpret(response: Response) -> None:
         # A second attempt finds nothing where the first one succeeded without being answered.
-        if answer.status != 204 and not (answer.status == 404 and answer.attempt):
-            raise failure(answer)
+        if response.status != 204 and not (response.status == 404 and response.attempt):
+            raise error_from_response(response)
 
     return Call(Request("DELETE", runs_url(base_url, run_id)), interpret)
 
@@ -79,13 +84,15 @@ def _event_page(wire: Any) -> EventPage:
     return EventPage(events, wire["lastEventSeq"], wire["upToDate"])
 
 
-def _reading(convert: Callable[[Any], T]) -> Callable[[Answer], T]:
-    def interpret(answer: Answer) -> T:
-        if answer.status != 200:
-            raise failure(answer)
+def _reading(convert: Callable[[Any], T]) -> Callable[[Response], T]:
+    def interpret(response: Response) -> T:
+        if response.status != 200:
+            raise error_from_response(response)
         try:
-            return convert(msgspec.json.decode(answer.body))
+            return convert(msgspec.json.decode(response.body))
         except (msgspec.MsgspecError, KeyError, TypeError) as error:
-            raise unexpected(answer, f"an answer that is none of runs ({error})") from None
+            raise unexpected_response(
+                response, f"an answer that is none of runs ({error})"
+            ) from None
 
     return interpret

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headwater.client._error_mapping import failure
-from headwater.client._http1 import Request, with_query
-from headwater.client._reader import EventParser
+from headwater.client import EventParser, Request, error_from_response, with_query
 from headwater.errors import ConnectionLost, Overloaded, ServerFailed, Unreachable
 from headwater.runs.calls import runs_url
 from headwater.runs.events import StoredEvent, stored_event_from_wire
@@ -52,7 +50,7 @@ def _connection(client: "Client", run_id: str, after: int) -> Iterator[StoredEve
         exchange.head()
         if exchange.incoming.status != 200:
             exchange.whole()
-            raise failure(exchange.incoming.answer())
+            raise error_from_response(exchange.incoming.answer())
         parser = EventParser()
         while piece := exchange.take_more(None):
             for event in parser.feed(piece):

@@ -8,9 +8,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from headwater.client import Client, Retry
-from headwater.client._client import TIMEOUT
-from headwater.client._http1 import is_url
+from headwater.client import TIMEOUT, Client, Retry, is_url
 from headwater.errors import BadOption, ClientError
 from headwater.protocol.content_types import JSON
 from headwater.protocol.globs import ANY, ONE, matches

@@ -12,8 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headwater.client import START, ProducerClaim, Stream
-from headwater.client._calls import join_messages
+from headwater.client import START, ProducerClaim, Stream, join_messages
 from headwater.errors import ProducerFenced, StreamDiffers
 from headwater.protocol.framing import SEPARATOR
 from headwater.spark.ranges import byte_of

@@ -6,7 +6,6 @@ from itertools import takewhile
 from typing import Final
 
 from headwater.client import NOW, START, Client, Retry
-from headwater.client import _calls as calls
 from headwater.errors import (
     BadOption,
     OffsetGone,
@@ -43,7 +42,7 @@ def is_of_this_incarnation(client: Client, path: str, offset: str, known: str) -
     if epoch_of(offset) == epoch_of(known) and byte_of(offset) <= byte_of(known):
         return True
     try:
-        client.run(calls.splits(client.base_url, path, offset, NOW, limit=1))
+        client.split_page(path, offset, limit=1)
     except RequestRefused as refused:
         if what_was_lost(refused) is None:
             raise
@@ -207,7 +206,7 @@ class Planner:
         """Find the end of about `size` bytes, at least one message; None where they are gone."""
         end = self.tails[path]
         try:
-            cut = self.client.run(calls.splits(self.options.server.url, path, start, end, size, 1))
+            cut = self.client.split_page(path, start, end, size=size, limit=1)
         except RequestRefused as refused:
             self._is_replaced(path, start, refused)
         else:

@@ -27,7 +27,6 @@ from pyspark.sql.types import (
 )
 
 from headwater.client import Client, ProducerClaim
-from headwater.client._values import holds_json
 from headwater.errors import (
     BadOption,
     BadRow,
@@ -39,6 +38,7 @@ from headwater.errors import (
     SparkError,
     StreamNotFound,
 )
+from headwater.protocol.content_types import holds_json
 from headwater.spark.arrays import leaves
 from headwater.spark.options import SinkOptions, is_path
 from headwater.spark.variants import holds_variants

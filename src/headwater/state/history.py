@@ -10,7 +10,6 @@ from collections.abc import Generator
 import msgspec
 
 from headwater.client import Batch, Position
-from headwater.client._values import parse_position
 from headwater.errors import StateError
 from headwater.state.backend import BEGINNING, Backend
 from headwater.state.fold import Fold, Incoming
@@ -24,7 +23,7 @@ _MOST_READS = 1000
 
 def as_of(position: str, state: StreamState | None) -> Generator[str, Batch, Backend]:
     """Build the state before a position: yields offsets to read one batch at, returns the rows."""
-    target = parse_position(position)
+    target = Position.parse(position)
     backend = MemoryBackend()
     fold = Fold(backend.load(), state)
     if target.offset == BEGINNING and not target.skip:

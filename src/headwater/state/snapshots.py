@@ -15,8 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from headwater.client import START, Batch, Stream
-from headwater.client._http1 import stream_url
+from headwater.client import START, Batch, Stream, stream_url
 from headwater.errors import StateError
 from headwater.protocol.offsets import MalformedOffset, parse_offset
 from headwater.state.backend import BEGINNING, Backend, Saved

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headwater.client._values import holds_json
 from headwater.errors import ArchiveDamaged, ArchiveGap
+from headwater.protocol.content_types import holds_json
 from headwater.protocol.framing import SEPARATOR
 from headwater.spark.archives.contents import ArchivedFile, folder_name
 from headwater.spark.archives.log import STREAMS, sync_folder

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headwater.client import Client, _calls
+from headwater.client import Client
 from headwater.errors import BadOption, OffsetGone, StreamGone, StreamLost, StreamNotFound
 from headwater.spark.archives.contents import ArchivedFile, Contents, Entry, Seen, mergeable
 from headwater.spark.archives.files import FileWriter, merge, runs, start_of
@@ -258,8 +258,7 @@ class _Streams:
 
     def _ask(self, stream: str, offset: str) -> str | None:
         try:
-            call = _calls.splits(self._server.url, stream, offset, limit=1)
-            return self._connected().run(call).content_type
+            return self._connected().split_page(stream, offset, limit=1).content_type
         except (StreamNotFound, StreamGone, OffsetGone) as gone:
             if self._fail:
                 raise StreamLost(stream, offset, "was deleted") from gone

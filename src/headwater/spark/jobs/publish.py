@@ -21,9 +21,7 @@ from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from headwater.client import START, Client, ProducerClaim, Stream
-from headwater.client._calls import SPLIT_BYTES
-from headwater.client._values import holds_json
+from headwater.client import SPLIT_BYTES, START, Client, ProducerClaim, Stream
 from headwater.errors import (
     BadOption,
     BadRow,
@@ -33,7 +31,7 @@ from headwater.errors import (
     RequestRefused,
     StreamNotFound,
 )
-from headwater.protocol.content_types import JSON
+from headwater.protocol.content_types import JSON, holds_json
 from headwater.protocol.offsets import Offset
 from headwater.spark.options import Server, is_glob, source_options
 from headwater.spark.planning import what_was_lost

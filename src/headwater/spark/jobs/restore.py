@@ -15,7 +15,6 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
-from headwater.client._values import holds_json
 from headwater.errors import (
     ArchiveDamaged,
     BadOption,
@@ -25,6 +24,7 @@ from headwater.errors import (
     RestoreRefused,
     StreamExists,
 )
+from headwater.protocol.content_types import holds_json
 from headwater.protocol.globs import matches
 from headwater.spark.archives.contents import ArchivedFile, Contents, Incarnation
 from headwater.spark.archives.files import check, row_groups

@@ -17,8 +17,7 @@ from msgspec import Raw, Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from headwater.client import START, _calls
-from headwater.client._values import holds_json
+from headwater.client import START
 from headwater.errors import (
     BadOption,
     HeadwaterError,
@@ -28,6 +27,7 @@ from headwater.errors import (
     StreamDiffers,
     StreamNotFound,
 )
+from headwater.protocol.content_types import holds_json
 from headwater.spark.options import SourceOptions, is_glob, is_writable, source_options
 from headwater.spark.placing import CHUNK_BYTES, place
 from headwater.spark.ranges import byte_of
@@ -251,7 +251,7 @@ def _look(
 def _is_there(options: SourceOptions, path: str, offset: str) -> bool:
     with options.server.client() as client:
         try:
-            client.run(_calls.splits(options.server.url, path, offset, "now", limit=1))
+            client.split_page(path, offset, limit=1)
         except (OffsetGone, RequestRefused):
             return False
     return True
