@@ -4,7 +4,7 @@ from headwater.protocol.expiry import Expiry
 from headwater.protocol.lifecycle import StreamConfig
 from headwater.protocol.offsets import Offset
 from headwater.server.messages import Head, Request, Response
-from headwater.server.response_cache import SMALL_ANSWER_BYTES, Key, ReadCache
+from headwater.server.response_cache import SMALL_ANSWER_BYTES, Key, ResponseCache
 from headwater.storage.store import Chunk, StreamInfo
 
 JSON = StreamConfig("application/json", "application/json")
@@ -20,67 +20,67 @@ def chunk(described: StreamInfo, *, up_to_date: bool) -> Chunk:
 
 
 def key(query: str = "offset=-1") -> Key:
-    found = ReadCache.key(Request(Head("GET", "/v1/stream/s", query, {}), b""))
+    found = ResponseCache.key(Request(Head("GET", "/v1/stream/s", query, {}), b""))
     assert found is not None
     return found
 
 
 def test_an_answer_at_the_tail_holds_while_nothing_changes() -> None:
-    cache = ReadCache(LIMIT)
+    cache = ResponseCache(LIMIT)
     described = info()
-    cache.keep(key(), chunk(described, up_to_date=True), Response(200, [], (b"[1]",)))
+    cache.add(key(), chunk(described, up_to_date=True), Response(200, [], (b"[1]",)))
     answer = cache.find(key())
     assert answer is not None
-    assert answer.holds(described)
-    assert not answer.holds(info(tail=20))
+    assert answer.is_fresh(described)
+    assert not answer.is_fresh(info(tail=20))
 
 
 def test_an_answer_before_the_tail_holds_as_long_as_the_stream() -> None:
-    cache = ReadCache(LIMIT)
-    cache.keep(key(), chunk(info(), up_to_date=False), Response(200, [], (b"[1]",)))
+    cache = ResponseCache(LIMIT)
+    cache.add(key(), chunk(info(), up_to_date=False), Response(200, [], (b"[1]",)))
     answer = cache.find(key())
     assert answer is not None
-    assert answer.holds(info(tail=20))
-    assert not answer.holds(info(incarnation=2))
-    assert not answer.holds(None)
+    assert answer.is_fresh(info(tail=20))
+    assert not answer.is_fresh(info(incarnation=2))
+    assert not answer.is_fresh(None)
 
 
 def test_a_long_answer_is_kept_when_it_is_asked_for_again() -> None:
-    cache = ReadCache(LIMIT)
+    cache = ResponseCache(LIMIT)
     body = (b"x" * SMALL_ANSWER_BYTES, b"y")
     for _ in range(2):
         assert cache.find(key()) is None
-        cache.keep(key(), chunk(info(), up_to_date=False), Response(200, [], body))
+        cache.add(key(), chunk(info(), up_to_date=False), Response(200, [], body))
     answer = cache.find(key())
     assert answer is not None
     assert answer.response.body == (b"".join(body),)
 
 
 def test_an_answer_keeps_nothing_but_itself_alive() -> None:
-    cache = ReadCache(LIMIT)
+    cache = ResponseCache(LIMIT)
     block = memoryview(b"[1,\n2,\n" + b"x" * LIMIT)
-    cache.keep(key(), chunk(info(), up_to_date=True), Response(200, [], (block[:3], b"]")))
+    cache.add(key(), chunk(info(), up_to_date=True), Response(200, [], (block[:3], b"]")))
     answer = cache.find(key())
     assert answer is not None
     assert answer.response.body == (b"[1,]",)
 
 
 def test_what_reading_changes_is_not_kept() -> None:
-    cache = ReadCache(LIMIT)
+    cache = ResponseCache(LIMIT)
     sliding = info(config=StreamConfig("application/json", "application/json", Expiry(ttl=60)))
-    cache.keep(key(), chunk(sliding, up_to_date=True), Response(200, [], (b"[1]",)))
+    cache.add(key(), chunk(sliding, up_to_date=True), Response(200, [], (b"[1]",)))
     assert cache.find(key()) is None
 
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
-    cache = ReadCache(4 * SMALL_ANSWER_BYTES)
+    cache = ResponseCache(4 * SMALL_ANSWER_BYTES)
     for number in range(20):
         answer = Response(200, [], (b"x" * (SMALL_ANSWER_BYTES - 2000),))
-        cache.keep(key(f"offset={number}"), chunk(info(), up_to_date=True), answer)
+        cache.add(key(f"offset={number}"), chunk(info(), up_to_date=True), answer)
         cache.find(key("offset=0"))
     kept = [number for number in range(20) if cache.find(key(f"offset={number}"))]
     assert kept == [0, 17, 18, 19]
     for _ in range(2):
         long = Response(200, [], (b"x" * (SMALL_ANSWER_BYTES + 1),))
-        cache.keep(key("long"), chunk(info(), up_to_date=True), long)
+        cache.add(key("long"), chunk(info(), up_to_date=True), long)
     assert cache.find(key("long")) is None

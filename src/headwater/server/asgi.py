@@ -104,7 +104,7 @@ class AsgiApp:
             await self._stream(response, receive, send)
             return
         headers = self.app.common_headers + response.headers
-        if not response.untold:
+        if not response.omits_length:
             headers.append((b"content-length", b"%d" % response.length))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         body = b""

@@ -9,7 +9,7 @@ from headwater.protocol.offsets import Offset
 from headwater.protocol.paths import BadPath, NotAStream, parse_path
 from headwater.server.memory_budget import divide
 from headwater.server.messages import Headers
-from headwater.server.response_cache import ReadCache
+from headwater.server.response_cache import ResponseCache
 from headwater.server.settings import Settings
 from headwater.storage.store import Store, StreamInfo
 
@@ -31,7 +31,7 @@ class Context:
         "copied_bytes",
         "draining",
         "jitter",
-        "reads",
+        "responses",
         "settings",
         "store",
         "waiting",
@@ -52,7 +52,7 @@ class Context:
         self.copied_bytes = min(settings.chunk_bytes, _COPIED_BYTES)
         """Size at which a chunk is cut that is copied on its way to a client."""
         answers = settings.read_cache_bytes if settings.in_memory else divide(settings).answer_bytes
-        self.reads = ReadCache(answers, has_files=store.has_files)
+        self.responses = ResponseCache(answers, has_files=store.has_files)
         self.draining = False
         self.waiting: set[Callable[[], None]] = set()
         """What to call so that live readers end, when the server stops."""

@@ -15,7 +15,7 @@ from typing import Final, cast
 from headwater.errors import CannotListen, SettingsError
 from headwater.server.app import Application
 from headwater.server.http1.connection import Connection
-from headwater.server.http1.endpoint import Wire
+from headwater.server.http1.endpoint import Endpoint
 from headwater.server.memory_budget import divide
 from headwater.server.settings import Settings
 from headwater.storage.disk.faults import NO_FAULTS, Faults
@@ -60,7 +60,7 @@ class Server:
         self.settings = settings
         self.store = store or open_store(settings)
         self.app = Application(self.store, settings)
-        self._wire: Wire | None = None
+        self._endpoint: Endpoint | None = None
         self._listener: asyncio.Server | None = None
         self._housekeeping: list[asyncio.Task[None]] = []
 
@@ -74,10 +74,10 @@ class Server:
     async def start(self) -> None:
         """Open the store and listen."""
         await self.store.open()
-        wire = self._wire = Wire(self.app)
+        endpoint = self._endpoint = Endpoint(self.app)
         try:
             await self.app.start()
-            self._listener = await self._listen(wire)
+            self._listener = await self._listen(endpoint)
         except BaseException:
             await self.app.stop()
             await self.store.close()
@@ -87,11 +87,11 @@ class Server:
             asyncio.create_task(reap(self.app)),
         ]
 
-    async def _listen(self, wire: Wire) -> asyncio.Server:
+    async def _listen(self, endpoint: Endpoint) -> asyncio.Server:
         host, port = self.settings.host, self.settings.port
         try:
             listener = await asyncio.get_running_loop().create_server(
-                lambda: cast(asyncio.Protocol, Connection(wire)),
+                lambda: cast(asyncio.Protocol, Connection(endpoint)),
                 host,
                 port,
                 backlog=4096,
@@ -105,29 +105,31 @@ class Server:
 
     async def stop(self) -> None:
         """Answer what is under way, end live readers, then close."""
-        wire = self._wire
-        if wire is None or self._listener is None:
+        endpoint = self._endpoint
+        if endpoint is None or self._listener is None:
             return
         self._listener.close()
-        wire.stop()
+        endpoint.stop()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.shutdown_timeout
-        while wire.connections and loop.time() < deadline:  # noqa: ASYNC110 - once per process
+        while endpoint.connections and loop.time() < deadline:  # noqa: ASYNC110 - once per process
             await asyncio.sleep(0.02)
-        if wire.connections:
-            log.warning("closing connections that did not finish count=%d", len(wire.connections))
-            for connection in tuple(wire.connections):
+        if endpoint.connections:
+            log.warning(
+                "closing connections that did not finish count=%d", len(endpoint.connections)
+            )
+            for connection in tuple(endpoint.connections):
                 connection.abort()
         for task in self._housekeeping:
             task.cancel()
         await asyncio.gather(*self._housekeeping, return_exceptions=True)
-        self._wire = None
+        self._endpoint = None
         await self.app.stop()
         await self.store.close()
 
     def _sweep(self) -> None:
-        if self._wire is not None:
-            self._wire.sweep()
+        if self._endpoint is not None:
+            self._endpoint.sweep()
 
 
 def _do_not_pace(listener: socket.socket) -> None:

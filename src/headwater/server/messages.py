@@ -87,7 +87,7 @@ class Request:
 class Response:
     """One response with its whole body, as parts that are sent one after another."""
 
-    __slots__ = ("_head", "body", "headers", "status", "untold")
+    __slots__ = ("_head", "body", "headers", "omits_length", "status")
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class Response:
         headers: Headers,
         body: Sequence[Part] = (),
         *,
-        untold: bool = False,
+        omits_length: bool = False,
     ) -> None:
         self.status = status
         self.headers = headers
         self.body = body
-        self.untold = untold or status in _NO_BODY
+        self.omits_length = omits_length or status in _NO_BODY
         """Whether there is no body to tell the length of: 204, 304, metadata for HEAD."""
         self._head: bytes | None = None
 
@@ -123,7 +123,7 @@ class Response:
         head = self._head
         if head is None:
             lines = [b"%b: %b\r\n" % item for item in self.headers]
-            if not self.untold:
+            if not self.omits_length:
                 lines.append(b"content-length: %d\r\n" % self.length)
             head = self._head = b"".join(lines)
         return head

@@ -27,7 +27,7 @@ _MAX_SEEN: Final = 4096
 Key = tuple[str, str, bytes | None]
 
 
-class Answer:
+class CachedResponse:
     """A response, and what it holds for."""
 
     __slots__ = ("_before_tail", "_info", "response")
@@ -37,7 +37,7 @@ class Answer:
         self._before_tail = not chunk.up_to_date
         self.response = response
 
-    def holds(self, now: object) -> bool:
+    def is_fresh(self, now: object) -> bool:
         """Tell whether it is still right, given how the store describes the stream now."""
         if now is self._info:
             return True
@@ -48,7 +48,7 @@ class Answer:
         )
 
 
-class ReadCache:
+class ResponseCache:
     """A bounded number of bytes of answers, the least recently used dropped first."""
 
     __slots__ = ("_answers", "_bytes", "_has_files", "_limit", "_seen")
@@ -57,7 +57,7 @@ class ReadCache:
         self._has_files = has_files
         self._limit = limit
         self._bytes = 0
-        self._answers: OrderedDict[Key, Answer] = OrderedDict()
+        self._answers: OrderedDict[Key, CachedResponse] = OrderedDict()
         self._seen: OrderedDict[int, None] = OrderedDict()
         """Hashes of what was asked for: two that agree by chance only keep one too early."""
 
@@ -69,14 +69,14 @@ class ReadCache:
             return None
         return (head.url_path, head.query, head.headers.get(b"accept-encoding"))
 
-    def find(self, key: Key) -> Answer | None:
+    def find(self, key: Key) -> CachedResponse | None:
         """Give the last answer; whoever uses it asks first whether it holds."""
         answer = self._answers.get(key)
         if answer is not None:
             self._answers.move_to_end(key)
         return answer
 
-    def keep(self, key: Key, chunk: Chunk, response: Response) -> None:
+    def add(self, key: Key, chunk: Chunk, response: Response) -> None:
         """Remember an answer for the next one who asks the same."""
         length = response.length
         if length * _MAX_SHARE > self._limit or chunk.info.config.expiry.ttl is not None:
@@ -93,7 +93,7 @@ class ReadCache:
             # In one piece it is sent with the least effort, and keeps no more than itself alive.
             response.body = (response.joined(),)
         self.drop(key)
-        self._answers[key] = Answer(chunk, response)
+        self._answers[key] = CachedResponse(chunk, response)
         self._bytes += _cost(key, response)
         while self._bytes > self._limit:
             self.drop(next(iter(self._answers)))

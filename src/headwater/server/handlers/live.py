@@ -16,7 +16,7 @@ from headwater.protocol.content_types import is_text
 from headwater.protocol.offsets import Now, Offset
 from headwater.protocol.sse import control_event, data_event
 from headwater.server.context import Context
-from headwater.server.http1.inline_tasks import Eager, start
+from headwater.server.http1.inline_tasks import InlineTask, start
 from headwater.server.messages import Headers, Response
 from headwater.server.problems import refuse
 from headwater.storage.store import Chunk
@@ -98,7 +98,7 @@ class Subscriber:
         )
         self._sink: Sink | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._catching_up: Eager | None = None
+        self._catching_up: InlineTask | None = None
         self._told = False
         self.position = position
 
@@ -207,7 +207,7 @@ class Hub:
     def __init__(self, context: Context, path: str) -> None:
         self._context = context
         self._members: dict[Subscriber, None] = {}
-        self._reading: Eager | None = None
+        self._reading: InlineTask | None = None
         self._dirty = False
         self._unwatch: Callable[[], None] | None = None
         self.path = path

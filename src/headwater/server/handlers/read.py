@@ -13,7 +13,7 @@ from headwater.server.context import Context, encode_offset, position_headers
 from headwater.server.handlers.live import EventStream, Fanout
 from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
-from headwater.server.response_cache import ReadCache
+from headwater.server.response_cache import ResponseCache
 from headwater.storage.file_ranges import Part
 from headwater.storage.refusals import ReadRefusal
 from headwater.storage.store import Chunk, StreamInfo
@@ -40,19 +40,19 @@ async def metadata(context: Context, path: str) -> Response:
         headers.append((b"stream-ttl", b"%d" % expiry.ttl))
     if expiry.expires_at is not None:
         headers.append((b"stream-expires-at", expiry.expires_at.encode("latin-1")))
-    return Response(200, headers, untold=True)
+    return Response(200, headers, omits_length=True)
 
 
 async def read(
     context: Context, fanout: Fanout, path: str, request: Request
 ) -> Response | EventStream:
     """Answer a GET."""
-    if (key := ReadCache.key(request)) is not None:
-        kept = context.reads.find(key)
+    if (key := ResponseCache.key(request)) is not None:
+        kept = context.responses.find(key)
         if kept is not None:
-            if kept.holds(await context.store.head(path, context.clock())):
+            if kept.is_fresh(await context.store.head(path, context.clock())):
                 return kept.response
-            context.reads.drop(key)
+            context.responses.drop(key)
     parameters = request.head.parameters
     offsets = parameters.get("offset", [])
     if len(offsets) > 1:
@@ -73,8 +73,8 @@ async def read(
             return _at_tail(chunk)
         headers = position_headers(chunk.info, chunk.end)
         response = await _data(context, chunk, headers, request, coding)
-        if (key := ReadCache.key(request)) is not None:
-            context.reads.keep(key, chunk, response)
+        if (key := ResponseCache.key(request)) is not None:
+            context.responses.add(key, chunk, response)
         return response
     if live not in {"long-poll", "sse"}:
         return refuse(_UNKNOWN_LIVE)

@@ -19,10 +19,10 @@ from typing import Final
 
 from headwater.protocol.framing import Buffer
 from headwater.server.handlers.live import EventStream, Feed
-from headwater.server.http1.endpoint import NEVER, TO_BE_SET, Wire, access_log
+from headwater.server.http1.endpoint import NEVER, TO_BE_SET, Endpoint, access_log
 from headwater.server.http1.file_sender import FileSender
-from headwater.server.http1.inline_tasks import Eager, start
-from headwater.server.http1.request_parser import Incoming
+from headwater.server.http1.inline_tasks import InlineTask, start
+from headwater.server.http1.request_parser import RequestParser
 from headwater.server.messages import Head, Request, Response
 from headwater.server.problems import (
     INTERNAL,
@@ -56,10 +56,11 @@ class Connection:
         "_call",
         "_draining",
         "_ended",
+        "_endpoint",
         "_eof",
         "_files",
         "_held",
-        "_incoming",
+        "_parser",
         "_queue",
         "_reading_paused",
         "_refusal",
@@ -70,22 +71,21 @@ class Connection:
         "_subscriber",
         "_transport",
         "_unsent",
-        "_wire",
         "chunked",
         "deadline",
         "full",
     )
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
         self._transport: asyncio.Transport = None  # type: ignore[assignment] # set at once
         self._send_queue: SendQueue = None  # type: ignore[assignment] # set at once
-        self._incoming = Incoming(wire, self)
+        self._parser = RequestParser(endpoint, self)
         self._queue: deque[Request] = deque()
         self._request: Request | None = None
         self._held = 0
         """Bytes of the body of the request under way, as they were buffered."""
-        self._call: Eager | None = None
+        self._call: InlineTask | None = None
         self._subscriber: Feed | None = None
         self._refusal: Problem | None = None
         """What is answered behind all requests that have arrived whole."""
@@ -105,21 +105,21 @@ class Connection:
     # What the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        wire = self._wire
+        endpoint = self._endpoint
         self._transport = transport  # type: ignore[assignment] # TCP gives a full transport
         self._send_queue = SendQueue(self._transport)
-        self._transport.set_write_buffer_limits(high=wire.settings.write_buffer_bytes)
-        wire.connections.add(self)
-        if wire.stopping:
+        self._transport.set_write_buffer_limits(high=endpoint.settings.write_buffer_bytes)
+        endpoint.connections.add(self)
+        if endpoint.stopping:
             self._close()
-        elif len(wire.connections) > wire.settings.max_connections:
+        elif len(endpoint.connections) > endpoint.settings.max_connections:
             detail = "Too many connections are open; try again, or reuse a connection."
             self.refuse(problem_of(Overload("too-many-connections", detail)))
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._wire.connections.discard(self)
-        self._wire.buffered -= self._held
-        self._incoming.close()
+        self._endpoint.connections.discard(self)
+        self._endpoint.buffered -= self._held
+        self._parser.close()
         self._drop_queue()
         self._unsent = []
         self._request = None
@@ -134,7 +134,7 @@ class Connection:
             self._call = None
 
     def data_received(self, data: bytes) -> None:
-        self._incoming.feed(data)
+        self._parser.feed(data)
 
     def eof_received(self) -> bool:
         # The client may still read: what has arrived whole is answered, then the connection closes.
@@ -163,7 +163,7 @@ class Connection:
         """Answer a request that has arrived whole, or queue it behind those before it."""
         if not head.keep_alive:
             self._draining = True
-            self._incoming.stop()
+            self._parser.stop()
         if self._request is None and not self.full:
             self._start(Request(head, body))
             return
@@ -177,7 +177,7 @@ class Connection:
             return
         self._refusal = problem
         self._draining = True
-        self._incoming.stop()
+        self._parser.stop()
         self._next()
 
     def expect_more(self) -> None:
@@ -185,7 +185,7 @@ class Connection:
         if self._request is None and not self.full:
             self.deadline = TO_BE_SET
 
-    def invite_body(self) -> None:
+    def send_continue(self) -> None:
         """Send `100 Continue`, unless an answer is to come before."""
         if self._request is None:
             self.write(_CONTINUE)
@@ -196,9 +196,9 @@ class Connection:
         self._request = request
         self._held = len(request.body)
         self.deadline = NEVER
-        if self._wire.log_access:
-            self._started = self._wire.loop.time()
-        call = start(self._wire.handle(request), self._answered)
+        if self._endpoint.log_access:
+            self._started = self._endpoint.loop.time()
+        call = start(self._endpoint.handle(request), self._answered)
         if call is not None:  # otherwise it is answered already
             self._call = call
 
@@ -210,7 +210,7 @@ class Connection:
         if error is not None or response is None:
             log.error("request failed path=%s", request.head.url_path, exc_info=error)
             response = problem_response(INTERNAL)
-        if self._wire.log_access:
+        if self._endpoint.log_access:
             self._log(request, response)
         if isinstance(response, EventStream):
             self._stream(response, request.head)
@@ -220,7 +220,7 @@ class Connection:
         end = _CLOSES if last else _GOES_ON if head.chunked else _GOES_ON_1_0
         if response.body and response.from_files and head.method != "HEAD":
             if last:
-                self._incoming.stop()  # nothing may follow what is said to be the last
+                self._parser.stop()  # nothing may follow what is said to be the last
             self._write_files(response, end)
             return
         self._write(response, end, head_only=head.method == "HEAD")
@@ -229,9 +229,7 @@ class Connection:
     def _is_last(self) -> bool:
         """Tell whether nothing follows what is under way, given that the connection drains."""
         return (
-            not self._queue
-            and self._refusal is None
-            and (self._eof or not self._incoming.receiving)
+            not self._queue and self._refusal is None and (self._eof or not self._parser.receiving)
         )
 
     def _write(self, response: Response, end: bytes, *, head_only: bool = False) -> None:
@@ -243,7 +241,12 @@ class Connection:
                 self.flush()  # so that the transport can say when it is full
 
     def _head(self, response: Response, end: bytes) -> bytes:
-        return b"%b%b%b%b" % (_STATUS_LINE[response.status], self._wire.common, response.head, end)
+        return b"%b%b%b%b" % (
+            _STATUS_LINE[response.status],
+            self._endpoint.common,
+            response.head,
+            end,
+        )
 
     def _write_files(self, response: Response, end: bytes) -> None:
         """Send an answer from its files; its request is under way until the last byte is sent."""
@@ -268,7 +271,7 @@ class Connection:
         if self._transport.get_write_buffer_size():
             return None
         try:
-            return FileSender(self._wire.loop, self._transport)
+            return FileSender(self._endpoint.loop, self._transport)
         except OSError:  # there is no descriptor left for it
             return None
 
@@ -292,7 +295,7 @@ class Connection:
 
     def _finish(self, *, last: bool) -> None:
         """One request is answered: close, or go on with the next."""
-        self._wire.buffered -= self._held
+        self._endpoint.buffered -= self._held
         self._held = 0
         self._request = None
         if last:
@@ -317,7 +320,7 @@ class Connection:
         if self._ended or self._request is not None or self.full:
             return
         if self._refusal is not None:
-            if self._wire.log_access:
+            if self._endpoint.log_access:
                 access_log.debug(
                     "refused status=%d code=%s", self._refusal.status, self._refusal.code
                 )
@@ -339,20 +342,20 @@ class Connection:
             self._transport.resume_reading()
 
     def _drop_queue(self) -> None:
-        self._wire.buffered -= sum(len(request.body) for request in self._queue)
+        self._endpoint.buffered -= sum(len(request.body) for request in self._queue)
         self._queue.clear()
 
     # SSE: this connection is the sink
 
     def _stream(self, response: EventStream, head: Head) -> None:
-        lines = [_STATUS_LINE[200], self._wire.common]
+        lines = [_STATUS_LINE[200], self._endpoint.common]
         lines += [b"%b: %b\r\n" % item for item in response.headers]
         self.chunked = head.chunked
         if self.chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         else:  # only closing can tell that such a response has ended, so nothing follows it
             self._draining = True
-            self._incoming.stop()
+            self._parser.stop()
             self._drop_queue()
         lines.append(_CLOSES if self._draining and self._is_last() else _GOES_ON)
         self.write(b"".join(lines))
@@ -362,7 +365,7 @@ class Connection:
     def write(self, data: bytes) -> None:
         """Send bytes at the end of this turn: an answer's head, or a frame of the subscriber's."""
         if not self._unsent:
-            self._wire.send_soon(self)
+            self._endpoint.send_soon(self)
         self._unsent.append(data)
         if len(data) > _INLINE_BYTES:
             self.flush()  # so that the transport can say when it is full
@@ -411,7 +414,7 @@ class Connection:
 
     def _end(self) -> None:
         self._ended = True
-        self._incoming.stop()
+        self._parser.stop()
         self._resume_reading()
         self.flush()
         self._watch_sending()
@@ -424,30 +427,30 @@ class Connection:
 
     def allowance(self) -> float:
         """Say how many seconds the present state of the connection may last."""
-        settings = self._wire.settings
+        settings = self._endpoint.settings
         if self.full:
             return self._look_seconds()
-        if self._incoming.in_head:
+        if self._parser.in_head:
             return settings.header_timeout
-        return settings.body_timeout if self._incoming.receiving else settings.idle_timeout
+        return settings.body_timeout if self._parser.receiving else settings.idle_timeout
 
     def timed_out(self, now: float) -> None:
         """Act on a deadline that has passed."""
         if self.full or self._ended:
             self._look_at_sending(now)
-        elif self._incoming.receiving:
+        elif self._parser.receiving:
             self.refuse(TOO_SLOW)
         else:
             self._close()
 
     def _watch_sending(self) -> None:
         """From now on look whether the client takes what was sent to it."""
-        now = self._wire.loop.time()
+        now = self._endpoint.loop.time()
         self._send_queue.watch(now, self._left_in_files())
         self.deadline = now + self._look_seconds()
 
     def _look_seconds(self) -> float:
-        return min(self._wire.settings.write_timeout, _LINGER_SECONDS)
+        return min(self._endpoint.settings.write_timeout, _LINGER_SECONDS)
 
     def _left_in_files(self) -> int:
         return 0 if self._files is None else self._files.left
@@ -457,7 +460,7 @@ class Connection:
         if standing and not self._send_queue.untaken:
             # It has everything, and had time to see that the connection ends.
             self._transport.abort()
-        elif standing >= self._wire.settings.write_timeout:
+        elif standing >= self._endpoint.settings.write_timeout:
             peer = self._transport.get_extra_info("peername")
             log.warning("dropped a client that does not read peer=%s", peer)
             self._transport.abort()
@@ -472,7 +475,7 @@ class Connection:
             response.status,
             len(request.body),
             response.length if isinstance(response, Response) else 0,
-            (self._wire.loop.time() - self._started) * 1000,
+            (self._endpoint.loop.time() - self._started) * 1000,
         )
 
 

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import Final, Protocol
 
 from headwater.server.app import Application
-from headwater.server.http1.head_cache import KnownHeads
+from headwater.server.http1.head_cache import HeadCache
 
 access_log: Final = logging.getLogger("headwater.access")
 
@@ -19,7 +19,7 @@ TO_BE_SET: Final = 0.0
 """Deadlines: there is none, and the next sweep sets one."""
 
 
-class Member(Protocol):
+class Connection(Protocol):
     """A connection, as the wire sees it."""
 
     deadline: float
@@ -40,21 +40,21 @@ class Member(Protocol):
         """Close at once, whatever is under way."""
 
 
-class Wire:
+class Endpoint:
     """The connections, what they count together, and what they know together."""
 
     def __init__(self, app: Application) -> None:
         self.handle = app.handle
         self.settings = app.settings
         self.loop = asyncio.get_running_loop()
-        self.connections: set[Member] = set()
-        self.heads = KnownHeads()
+        self.connections: set[Connection] = set()
+        self.heads = HeadCache()
         self.buffered = 0
         """Bytes of request bodies that are in memory."""
         self.stopping = False
         self.log_access = access_log.isEnabledFor(logging.DEBUG)
         self._app = app
-        self._unsent: list[Member] = []
+        self._unsent: list[Connection] = []
         self._fixed = b"".join(b"%b: %b\r\n" % item for item in app.common_headers)
         self.common = b""
         """The header lines that all responses of this second share."""
@@ -63,7 +63,7 @@ class Wire:
     def _refresh_date(self) -> None:
         self.common = b"date: %b\r\n%b" % (formatdate(usegmt=True).encode(), self._fixed)
 
-    def send_soon(self, connection: Member) -> None:
+    def send_soon(self, connection: Connection) -> None:
         """Have a connection's answers sent at the end of this turn of the loop.
 
         All requests that arrived together are answered first, then all answers go out together:

@@ -28,7 +28,7 @@ _UNREPEATED: Final = frozenset(
 )
 
 
-class KnownHeads:
+class HeadCache:
     """Up to a limit of bytes; all are forgotten when it is reached, and come back as they recur."""
 
     __slots__ = ("_bytes", "_heads")
@@ -44,7 +44,7 @@ class KnownHeads:
             return None
         return known[0]
 
-    def keep(self, data: bytes, body_bytes: int, head: Head) -> None:
+    def add(self, data: bytes, body_bytes: int, head: Head) -> None:
         """Remember a head that was parsed from these bytes, followed by a body of this length."""
         headers = head.headers
         if (

@@ -18,7 +18,7 @@ Done = Callable[[T | None, Exception | None], None]
 """Told the result of a coroutine, or its error."""
 
 
-class _Parked:
+class _Finished:
     """What a coroutine waits for that is done."""
 
     def __await__(self) -> Self:
@@ -31,10 +31,10 @@ class _Parked:
         return self
 
 
-_PARKED: Final = _Parked()
+_FINISHED: Final = _Finished()
 
 
-async def _told(coroutine: Coroutine[Any, Any, T], done: Done[T]) -> None:
+async def _report(coroutine: Coroutine[Any, Any, T], done: Done[T]) -> None:
     result: T | None = None
     failure: Exception | None = None
     try:
@@ -42,10 +42,10 @@ async def _told(coroutine: Coroutine[Any, Any, T], done: Done[T]) -> None:
     except Exception as error:  # noqa: BLE001 - handed on to whoever waits for the result
         failure = error
     done(result, failure)
-    await cast("Awaitable[None]", _PARKED)
+    await cast("Awaitable[None]", _FINISHED)
 
 
-class Eager:
+class InlineTask:
     """A coroutine that waits for something."""
 
     __slots__ = ("_coroutine", "_waiting")
@@ -58,7 +58,7 @@ class Eager:
         """Run until it waits again, or has told its result."""
         self._waiting = None
         waiting = self._coroutine.send(None)
-        if waiting is not _PARKED:
+        if waiting is not _FINISHED:
             self.wait_for(waiting)
 
     def wait_for(self, waiting: "asyncio.Future[Any] | None") -> None:
@@ -78,12 +78,12 @@ class Eager:
             self._coroutine.close()
 
 
-def start(coroutine: Coroutine[Any, Any, T], done: Done[T]) -> Eager | None:
+def start(coroutine: Coroutine[Any, Any, T], done: Done[T]) -> InlineTask | None:
     """Run a coroutine; None where `done` was told already."""
-    telling = _told(coroutine, done)
-    waiting = telling.send(None)
-    if waiting is _PARKED:
+    reporting = _report(coroutine, done)
+    waiting = reporting.send(None)
+    if waiting is _FINISHED:
         return None
-    eager = Eager(telling)
-    eager.wait_for(waiting)
-    return eager
+    task = InlineTask(reporting)
+    task.wait_for(waiting)
+    return task

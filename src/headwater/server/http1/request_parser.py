@@ -1,8 +1,8 @@
 """From bytes to requests: HTTP/1.1 as httptools parses it, held to the limits.
 
-One `Incoming` belongs to one connection. It hands over each request once it has arrived whole, and
-what can't become a request as the problem that the client is told; behind that, and behind a
-request that is the last of its connection, it is deaf.
+A `RequestParser` belongs to one connection. It passes on each request once it is complete, and the
+problem of one that can't be completed. After a problem, or the last request of a connection,
+further input is ignored.
 """
 
 import logging
@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import httptools
 
-from headwater.server.http1.endpoint import Wire
+from headwater.server.http1.endpoint import Endpoint
 from headwater.server.messages import Head
 from headwater.server.problems import (
     EXPECTATION_FAILED,
@@ -42,18 +42,18 @@ class Receiver(Protocol):
     def expect_more(self) -> None:
         """A head or a body has begun, and has not arrived whole."""
 
-    def invite_body(self) -> None:
+    def send_continue(self) -> None:
         """The client waits to be told that its body is welcome (100-continue)."""
 
     def abort(self) -> None:
         """Give up the connection after a failure of ours."""
 
 
-class _Deaf(Exception):
+class _StopParsing(Exception):
     """Ends the parsing of what has arrived: nothing behind this point is looked at."""
 
 
-class Incoming:
+class RequestParser:
     """What arrives on one connection."""
 
     __deletable__ = ("_parser", "_receiver")
@@ -61,7 +61,7 @@ class Incoming:
         "_body",
         "_body_bytes",
         "_completed",
-        "_deaf",
+        "_endpoint",
         "_fed",
         "_fresh",
         "_head",
@@ -73,19 +73,19 @@ class Incoming:
         "_parser",
         "_receiver",
         "_split",
+        "_stopped",
         "_uncounted",
         "_url",
-        "_wire",
         "in_head",
         "receiving",
     )
 
-    def __init__(self, wire: Wire, receiver: Receiver) -> None:
-        self._wire = wire
+    def __init__(self, endpoint: Endpoint, receiver: Receiver) -> None:
+        self._endpoint = endpoint
         self._receiver = receiver
-        self._max_body_bytes = wire.settings.max_body_bytes
-        self._max_buffered_bytes = wire.settings.max_buffered_bytes
-        self._max_head_bytes = wire.settings.max_header_bytes
+        self._max_body_bytes = endpoint.settings.max_body_bytes
+        self._max_buffered_bytes = endpoint.settings.max_buffered_bytes
+        self._max_head_bytes = endpoint.settings.max_header_bytes
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
@@ -101,14 +101,14 @@ class Incoming:
         self._head: Head | None = None
         self._completed = 0
         self._fresh = False
-        self._deaf = False
+        self._stopped = False
         self.in_head = False
         self.receiving = False
         """Whether a request has begun and not ended."""
 
     def feed(self, data: bytes) -> None:
         """Take what has arrived."""
-        if self._deaf:
+        if self._stopped:
             return
         end = 0
         if not self.receiving:
@@ -118,14 +118,14 @@ class Incoming:
             if end > 0:
                 end += 4
                 size = len(data) - end
-                wire = self._wire
-                known = wire.heads.find(data[:end], size)
+                endpoint = self._endpoint
+                known = endpoint.heads.find(data[:end], size)
                 if known is not None:
                     if size:
-                        if wire.buffered + size > self._max_buffered_bytes:
+                        if endpoint.buffered + size > self._max_buffered_bytes:
                             self._receiver.refuse(_too_much_buffered())
                             return
-                        wire.buffered += size
+                        endpoint.buffered += size
                     self._receiver.accept(known, data[end:])
                     return
         self._completed = 0
@@ -138,7 +138,7 @@ class Incoming:
             upgrade = error.args[0]
         except httptools.HttpParserError as error:
             self._fail(error)
-        if self._deaf:
+        if self._stopped:
             return
         if upgrade >= 0:
             self._decline_upgrade(data[upgrade:])
@@ -153,13 +153,13 @@ class Incoming:
                 # It may be one endless line, which the parser keeps to itself.
                 self._receiver.refuse(HEADERS_TOO_LARGE)
         elif end > 0 and self._completed == 1 and self._head is not None:
-            self._wire.heads.keep(data[:end], len(data) - end, self._head)
+            self._endpoint.heads.add(data[:end], len(data) - end, self._head)
 
     def stop(self) -> None:
         """Be deaf to whatever else arrives, and let go of the half of a request that has."""
-        self._deaf = True
+        self._stopped = True
         self.in_head = self.receiving = False
-        self._wire.buffered -= self._body_bytes
+        self._endpoint.buffered -= self._body_bytes
         self._body_bytes = 0
         self._body = b""
 
@@ -170,9 +170,9 @@ class Incoming:
 
     def _fail(self, error: httptools.HttpParserError) -> None:
         if not isinstance(error, httptools.HttpParserCallbackError):
-            if not self._deaf:
+            if not self._stopped:
                 self._receiver.refuse(MALFORMED)
-        elif not isinstance(error.__context__, _Deaf):
+        elif not isinstance(error.__context__, _StopParsing):
             log.error("a connection failed", exc_info=error)
             self.stop()
             self._receiver.abort()
@@ -195,8 +195,8 @@ class Incoming:
     # What the parser calls
 
     def on_message_begin(self) -> None:
-        if self._deaf:
-            raise _Deaf
+        if self._stopped:
+            raise _StopParsing
         self._url = b""
         self._headers = {}
         self._uncounted = 0
@@ -243,13 +243,13 @@ class Incoming:
             size = int(length) if len(length) <= _MAX_LENGTH_DIGITS else self._max_body_bytes + 1
             if size > self._max_body_bytes:
                 self._refuse(TOO_LARGE)
-            if self._wire.buffered + size > self._max_buffered_bytes:
+            if self._endpoint.buffered + size > self._max_buffered_bytes:
                 self._refuse(_too_much_buffered())
         if b"expect" in headers and self._parser.get_http_version() != "1.0":
             if headers[b"expect"].lower() != b"100-continue":
                 self._refuse(EXPECTATION_FAILED)
             if not self._parser.should_upgrade():  # else it is parsed again, see above
-                self._receiver.invite_body()
+                self._receiver.send_continue()
 
     def on_body(self, data: bytes) -> None:
         if not self._body:
@@ -261,10 +261,10 @@ class Incoming:
             self._body += data
         self._fed = 0
         self._body_bytes += len(data)
-        self._wire.buffered += len(data)
+        self._endpoint.buffered += len(data)
         if self._body_bytes > self._max_body_bytes:
             self._refuse(TOO_LARGE)
-        if self._wire.buffered > self._max_buffered_bytes:
+        if self._endpoint.buffered > self._max_buffered_bytes:
             self._refuse(_too_much_buffered())
 
     def on_message_complete(self) -> None:
@@ -301,7 +301,7 @@ class Incoming:
 
     def _refuse(self, problem: Problem) -> None:
         self._receiver.refuse(problem)
-        raise _Deaf
+        raise _StopParsing
 
 
 def _too_much_buffered() -> Problem:
