@@ -42,7 +42,7 @@ def feed(url: str, stream: str, rate: int, seconds: float, notes: Path) -> None:
             time.sleep(max(0.0, due - time.time()))
             events = [_event(turn * each + number, due) for number in range(each)]
             appended = target.append(f"[{','.join(events)}]".encode())
-            out.write(f"{appended.offset} {due}\n")
+            out.write(f"{appended.next_offset} {due}\n")
 
 
 def _event(number: int, due: float) -> str:

@@ -94,7 +94,7 @@ def test_show_follows_until_the_stream_is_closed(server: ServerProcess) -> None:
 def test_show_starts_from_a_snapshot(server: ServerProcess) -> None:
     with Client(server.url) as client:
         good = client.stream("good").head().next_offset
-        begin = client.stream("good.snapshot").create().offset
+        begin = client.stream("good.snapshot").create().next_offset
         events = [
             start_event("good", good),
             change("insert", "user", "only", {"in": "the snapshot"}).encode(),

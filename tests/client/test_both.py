@@ -58,7 +58,7 @@ def test_views_give_bytes_text_items_and_batches(client: Client, path: str) -> N
     assert batches[-1].up_to_date
     assert batches[-1].closed
     assert reading.closed
-    assert reading.offset == batches[-1].offset == stream.head().offset
+    assert reading.offset == batches[-1].next_offset == stream.head().next_offset
     with pytest.raises(TypeError, match="text/plain"):
         list(stream.read().items())
 
@@ -120,7 +120,7 @@ def test_a_follower_is_stopped_from_another_task_or_cancelled(
             going_on.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await going_on
-            assert (await stream.append(2)).offset
+            assert (await stream.append(2)).next_offset
 
     with Proxy(url) as proxy:
         asyncio.run(main(proxy))
@@ -184,10 +184,10 @@ def test_every_operation_is_there_when_awaited(url: str, path: str) -> None:
             first = await stream.append({"n": 1})
             await stream.append_many([2, 3], idempotent=True)
             await stream.append(4, seq="a")
-            assert (await stream.head()).offset > first.offset
+            assert (await stream.head()).next_offset > first.next_offset
             pairs = [pair async for pair in stream.read().items_with_offsets()]
             assert [item for item, _ in pairs] == [{"n": 1}, 2, 3, 4]
-            await stream.fork(f"{path}/fork", offset=first.offset)
+            await stream.fork(f"{path}/fork", offset=first.next_offset)
             fork = client.stream(f"{path}/fork")
             assert [item async for item in fork.read().items()] == [{"n": 1}]
             assert (await stream.close(5)).closed

@@ -75,7 +75,7 @@ def test_what_was_appended_before_the_stream_was_closed_counts_as_repeated() -> 
     call = _calls.append(URL, b"1", content_type="application/json", producer=claim)
     closed = {"stream_closed": "true", "stream_next_offset": "9"}
     appended = call.interpret(answer(409, **closed, producer_epoch="2", producer_seq="5"))
-    assert (appended.offset, appended.closed, appended.duplicate) == ("9", True, True)
+    assert (appended.next_offset, appended.closed, appended.duplicate) == ("9", True, True)
     assert appended.producer_seq == 5
     for epoch, seq in (("2", "3"), ("1", "4"), ("3", "0"), ("", "")):
         with pytest.raises(StreamClosed) as caught:

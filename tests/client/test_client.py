@@ -58,7 +58,7 @@ def test_a_long_stream_is_read_in_chunks_that_fit_together(client: Client, path:
 def test_a_reader_stops_at_the_offset_that_it_was_given(client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create()
-    ends = [stream.append(number).offset for number in range(6)]
+    ends = [stream.append(number).next_offset for number in range(6)]
     assert list(stream.read(ends[1], until=ends[3]).items()) == [2, 3]
     assert list(stream.read(until=ends[-1]).items()) == list(range(6))
     assert list(stream.read(ends[3], until=ends[1])) == []

@@ -52,7 +52,7 @@ def test_each_item_has_a_future_and_a_callback(stream: Stream) -> None:
         first = producer.append({"n": 1}, callback=told.append)
         second = producer.append([1, 2])
         assert isinstance(first.result(60), Appended)
-        assert second.result(60).offset >= first.result().offset
+        assert second.result(60).next_offset >= first.result().next_offset
     assert told[0].done()
     assert told[0].exception() is None
     assert items(stream) == [{"n": 1}, [1, 2]]
@@ -76,7 +76,7 @@ def test_batches_are_cut_by_count_bytes_and_time(stream: Stream) -> None:
     assert batches(10, size=6) == 4
     assert batches(10) == 1
     with Producer(stream, "timed", linger=0.05) as producer:
-        assert producer.append(1).result(5).offset  # nobody flushes
+        assert producer.append(1).result(5).next_offset  # nobody flushes
 
 
 def test_the_stream_is_closed_in_one_step_with_the_last_batch(stream: Stream) -> None:
@@ -394,7 +394,7 @@ def test_the_asynchronous_producer_does_the_same(url: str, path: str) -> None:
             told: list[bool] = []
             async with AsyncProducer(stream, "p") as producer:
                 first = await producer.append(1, callback=lambda one: told.append(one.done()))
-                assert (await first).offset
+                assert (await first).next_offset
                 await producer.append(2)
                 await producer.flush()
                 state = producer.state()

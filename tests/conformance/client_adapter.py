@@ -152,7 +152,7 @@ class Adapter:
             closed=command.get("closed", False),
         )
         self._content_types[command["path"]] = content_type
-        return {"status": 201 if created.new else 200, "offset": created.offset}
+        return {"status": 201 if created.new else 200, "offset": created.next_offset}
 
     def do_connect(self, command: Command) -> Result:
         return self.do_head(command)
@@ -186,7 +186,7 @@ class Adapter:
         )
         return {
             "status": 200,
-            "offset": appended.offset,
+            "offset": appended.next_offset,
             "duplicate": appended.duplicate,
             **self._sent(),
         }
@@ -222,14 +222,14 @@ class Adapter:
         closed = self._stream(command).close(
             None if data is None else data.encode(), content_type=command.get("contentType")
         )
-        return {"finalOffset": closed.offset}
+        return {"finalOffset": closed.next_offset}
 
     def do_idempotent_append(self, command: Command) -> Result:
         producer = self._producer(command)
         delivery = producer.append(command["data"].encode())
         producer.flush()
         appended = delivery.result()
-        return {"status": 200, "offset": appended.offset, "producerSeq": appended.producer_seq}
+        return {"status": 200, "offset": appended.next_offset, "producerSeq": appended.producer_seq}
 
     def do_idempotent_append_batch(self, command: Command) -> Result:
         # More than one batch under way needs more than one batch.
@@ -261,7 +261,7 @@ class Adapter:
         except errors.ProducerReused:
             # The same producer had closed it with the same number, before this process began.
             closed = self._stream(command).close()
-        result = {"status": 200, "finalOffset": closed.offset if closed is not None else ""}
+        result = {"status": 200, "finalOffset": closed.next_offset if closed is not None else ""}
         self._closings[key] = result
         return result
 
@@ -410,7 +410,7 @@ def collect(reading: Reading, maximum: int, *, wait: bool) -> Result:
         if not batch.empty:
             if batch.is_json:
                 batch.items()  # says where it is not JSON
-            chunks.append(chunk(batch.data, batch.offset))
+            chunks.append(chunk(batch.data, batch.next_offset))
         if len(chunks) >= maximum:
             break
         if wait and batch.up_to_date and isinstance(reading, Following):

@@ -14,7 +14,7 @@ NUMBERS = [{"n": number, "pad": "é" * (number % 7)} for number in range(500)]
 
 def fill(client: Client, path: str) -> str:
     """Make a stream of numbers; gives its end."""
-    return client.stream(path).create(data=json.dumps(NUMBERS).encode()).offset
+    return client.stream(path).create(data=json.dumps(NUMBERS).encode()).next_offset
 
 
 def test_rows_come_in_order_with_the_offset_behind_each(

@@ -123,7 +123,7 @@ def test_what_is_never_null_is_required_however_deep_it_lies(
 def test_a_message_without_a_nested_value_that_is_never_null_is_corrupt(message: bytes) -> None:
     columns = Columns.of(KEEPING, t.StructType().add("o", NOT_NULL).add("_corrupt", "string"))
     batch = batch_of([message, b'{"o":{"p":1}}', b"{}"], 0)
-    (rows,) = columns.batches(batch, Range("s", batch.start, batch.offset))
+    (rows,) = columns.batches(batch, Range("s", batch.start, batch.next_offset))
     assert rows.to_pylist() == [
         {"o": None, "_corrupt": message.decode()},
         {"o": {"p": 1}, "_corrupt": None},
@@ -262,7 +262,7 @@ def shown(kind: str, *numbers: str) -> list[tuple[Any, bool]]:
     """Read numbers of one batch: what is in the column, and whether the message is corrupt."""
     schema = t.StructType().add("v", t.DataType.fromDDL(kind)).add("_corrupt", "string")
     batch = batch_of([f'{{"v":{number}}}'.encode() for number in numbers], 0)
-    (rows,) = Columns.of(KEEPING, schema).batches(batch, Range("s", batch.start, batch.offset))
+    (rows,) = Columns.of(KEEPING, schema).batches(batch, Range("s", batch.start, batch.next_offset))
     return [(row["v"], row["_corrupt"] is not None) for row in rows.to_pylist()]
 
 
@@ -298,7 +298,7 @@ def test_messages_that_fit_are_read_the_fast_way() -> None:
     assert shape.arrow is not None
     values = [{"a": "x", "the name": [1, None], "class": {"a": True, "the name": 1.5}}, {}]
     batch = batch_of([json.dumps(value).encode() for value in values], 0)
-    layout = lay_out(batch, Range("s", batch.start, batch.offset))
+    layout = lay_out(batch, Range("s", batch.start, batch.next_offset))
     columns = shape.arrow.columns(layout, to_arrow_schema(schema, timezone="UTC"))
     assert columns is not None
     assert [columns[field.name].to_pylist() for field in schema] == [
@@ -358,7 +358,7 @@ def test_the_state_mode_takes_events_apart_and_finds_what_is_none(events: list[A
     messages = [json.dumps(event).encode() for event in events]
     batch = batch_of(messages, 0)
     shown: list[dict[str, Any]] = []
-    for rows in columns.batches(batch, Range("s", batch.start, batch.offset)):
+    for rows in columns.batches(batch, Range("s", batch.start, batch.next_offset)):
         rows.validate(full=True)
         shown += rows.to_pylist()
     names = ("type", "key", "value", "old_value", *_OF_HEADERS)

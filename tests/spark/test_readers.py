@@ -425,7 +425,7 @@ def test_a_query_can_not_begin_behind_the_end_of_a_stream(
 ) -> None:
     path = f"{room}/s"
     client.stream(path).create(data=b"[1]")
-    epoch = client.stream(path).head().offset.split("_")[0]
+    epoch = client.stream(path).head().next_offset.split("_")[0]
     starts = json.dumps({path: f"{epoch}_{500:016d}"})
     for lossy in ("true", "false"):
         reader = following(server.url, path, startingOffsets=starts, failOnDataLoss=lossy)

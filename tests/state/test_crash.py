@@ -20,7 +20,7 @@ def test_killed_at_any_moment_the_file_is_what_the_stream_was_at_its_offset(tmp_
     with ServerProcess() as server, Client(server.url) as client:
         stream = client.stream("s")
         stream.create()
-        counts = {stream.head().offset: 0, "-1": 0}
+        counts = {stream.head().next_offset: 0, "-1": 0}
         stop = threading.Event()
 
         def write() -> None:
@@ -32,7 +32,7 @@ def test_killed_at_any_moment_the_file_is_what_the_stream_was_at_its_offset(tmp_
                     change("insert", "n", str(number), number),
                     change("update", "last", "n", number),
                 ]
-                counts[stream.append(encode_events(events)).offset] = number
+                counts[stream.append(encode_events(events)).next_offset] = number
 
         writer = threading.Thread(target=write)
         writer.start()

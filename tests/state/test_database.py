@@ -76,7 +76,7 @@ def user(number: int, name: str = "Al") -> StateEvent:
 
 
 def append(stream: Stream, *events: StateEvent) -> str:
-    return stream.append(encode_events(events)).offset
+    return stream.append(encode_events(events)).next_offset
 
 
 def test_preload_reads_to_the_end_and_then_stays_live(stream: Stream, backend: str | None) -> None:

@@ -216,10 +216,10 @@ def check_progress(answer: Response, batch: Batch) -> None:
     """
     if batch.start in {START, NOW}:
         return
-    if batch.offset < batch.start or (batch.offset == batch.start and not batch.empty):
+    if batch.next_offset < batch.start or (batch.next_offset == batch.start and not batch.empty):
         reason = "it answered another request"
         raise ConnectionLost(answer.url, origin_of(answer.url), reason)
-    if batch.offset == batch.start and not batch.up_to_date:
+    if batch.next_offset == batch.start and not batch.up_to_date:
         # Asking again would get the same answer, for ever.
         raise unexpected_response(answer, "neither data nor the end of the stream")
 

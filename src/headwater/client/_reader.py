@@ -221,7 +221,7 @@ class Reader:
         """Move behind a batch; None where it tells nothing new."""
         self.closed = batch.closed
         self._cursor = batch.cursor or self._cursor
-        self.offset = batch.offset
+        self.offset = batch.next_offset
         if self._skip and not batch.empty:
             known = min(self._skip, batch.count())
             self._skip -= known

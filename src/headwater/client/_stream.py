@@ -406,9 +406,9 @@ class Stream:
                 self._session.confirm(claim)
         else:
             appended = self.client.run(call(producer))
-        if appended.offset:
+        if appended.next_offset:
             return appended
-        return replace(appended, offset=(self.head()).next_offset)
+        return replace(appended, next_offset=(self.head()).next_offset)
 
     def _batches(self, reader: Reader, scope: Scope) -> Iterator[Batch]:
         for batch in self.client.read(reader, scope):
@@ -608,9 +608,9 @@ class AsyncStream:
                 self._session.confirm(claim)
         else:
             appended = await self.client.run(call(producer))
-        if appended.offset:
+        if appended.next_offset:
             return appended
-        return replace(appended, offset=(await self.head()).next_offset)
+        return replace(appended, next_offset=(await self.head()).next_offset)
 
     async def _batches(self, reader: Reader, scope: "AsyncScope") -> AsyncIterator[Batch]:
         async for batch in self.client.read(reader, scope):

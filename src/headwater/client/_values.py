@@ -49,31 +49,21 @@ class Created(Struct, frozen=True):
     new: bool
     """False where it was there before, or where an attempt without an answer had made it."""
     content_type: str
-    offset: str
+    next_offset: str
     """Where the stream ends."""
     closed: bool
-
-    @property
-    def next_offset(self) -> str:
-        """The offset, by its header's name."""
-        return self.offset
 
 
 class Appended(Struct, frozen=True):
     """An append, or a closing, that is acknowledged."""
 
-    offset: str
+    next_offset: str
     """Where the stream ends now."""
     closed: bool = False
     duplicate: bool = False
     """Whether an earlier attempt with the same producer headers had appended it."""
     producer_seq: int | None = None
     """The greatest number that the server has accepted of this producer, where it tells."""
-
-    @property
-    def next_offset(self) -> str:
-        """The offset, by its header's name."""
-        return self.offset
 
 
 class StreamInfo(Struct, frozen=True):
@@ -88,11 +78,6 @@ class StreamInfo(Struct, frozen=True):
     incarnation: str | None = None
     """Changes when the stream is deleted and created again, where the server tells it."""
 
-    @property
-    def offset(self) -> str:
-        """Where the stream ends."""
-        return self.next_offset
-
 
 class Batch(Struct, frozen=True):
     """Some of a stream's data, and where to go on behind it."""
@@ -101,7 +86,7 @@ class Batch(Struct, frozen=True):
     """Bytes as they were appended; for a JSON stream, an array of messages."""
     start: str
     """The offset that it was read at."""
-    offset: str
+    next_offset: str
     """The offset to go on from."""
     up_to_date: bool
     """Whether this was all the data that there was."""
@@ -112,11 +97,6 @@ class Batch(Struct, frozen=True):
     skipped: int = 0
     """How many messages (JSON) or bytes between `start` and the data were known already."""
     url: str = ""
-
-    @property
-    def next_offset(self) -> str:
-        """The offset, by its header's name."""
-        return self.offset
 
     @property
     def is_json(self) -> bool:
@@ -150,7 +130,7 @@ class Batch(Struct, frozen=True):
         last = len(items) - 1
         for number, item in enumerate(items):
             if number == last:
-                yield item, Position(self.offset)
+                yield item, Position(self.next_offset)
             else:
                 yield item, Position(self.start, self.skipped + number + 1)
 

@@ -161,7 +161,7 @@ class Worker:
             for path, offset in lease.pending:
                 for batch in self._pending(path, offset):
                     self._handle(path, batch)
-                    self._ack(lease, {path: batch.offset})
+                    self._ack(lease, {path: batch.next_offset})
                     count += 1
             self._ack(lease, {}, done=True)
         except BaseException as error:
@@ -257,7 +257,7 @@ class AsyncWorker:
             for path, offset in lease.pending:
                 async for batch in self._pending(path, offset):
                     await self._handle(path, batch)
-                    await self._ack(lease, {path: batch.offset})
+                    await self._ack(lease, {path: batch.next_offset})
                     count += 1
             await self._ack(lease, {}, done=True)
         except BaseException as error:

@@ -133,7 +133,7 @@ class Columns(Struct):
                 raise BadOption(
                     "valueType", f"'{piece.stream}' holds bytes that are no text: use binary"
                 ) from None
-        offsets = pa.array([min(batch.offset, piece.end)], pa.string())
+        offsets = pa.array([min(batch.next_offset, piece.end)], pa.string())
         columns = {
             "offset": offsets,
             "value": self._as_text(pa.array([data], pa.binary())),

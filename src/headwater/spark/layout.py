@@ -92,7 +92,7 @@ def lay_out(batch: Batch, piece: Range) -> Layout:
     breaks = breaks[bytes_[breaks - 1] == _COMMA]
     is_empty = len(batch.data) <= len("[]")
     behind = breaks if is_empty else np.append(breaks, len(batch.data))
-    if len(behind) and begin + int(behind[-1]) != byte_of(batch.offset):
+    if len(behind) and begin + int(behind[-1]) != byte_of(batch.next_offset):
         raise BadData(batch.url, batch.start, "the server does not lay messages out as Headwater")
     count = np.searchsorted(behind, byte_of(piece.end) - begin, side="right")
     return Layout(batch.data, behind[:count], begin, piece.end[:17])

@@ -124,10 +124,10 @@ class _Placing:
         else:
             duplicate = done.duplicate
         if not duplicate:
-            if byte_of(done.offset) != self.at + size:
+            if byte_of(done.next_offset) != self.at + size:
                 raise StreamDiffers(self._path, self.offset, "another writer appends to it")
             self.at = self._tail = self.at + size
-            self.offset = done.offset
+            self.offset = done.next_offset
             self.appended += size
             self._stored = _Stored(self.stream, self.offset)
             return
@@ -155,7 +155,7 @@ class _Stored:
                 break
             parts.append(batch.data[1:-1] + SEPARATOR if batch.is_json else batch.data)
             length += len(parts[-1])
-            self._next = batch.offset
+            self._next = batch.next_offset
         data = b"".join(parts)
         self._held = data[size:]
         return data[:size]

@@ -61,7 +61,7 @@ def _read(client: Client, columns: Columns, piece: Range) -> Iterator[pa.RecordB
             for rows in columns.batches(batch, piece):
                 if rows.num_rows:
                     yield rows
-            reached = batch.offset
+            reached = batch.next_offset
     except RequestRefused as refused:
         what = what_was_lost(refused)
         if what is None:

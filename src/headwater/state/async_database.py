@@ -190,7 +190,9 @@ class AsyncStreamDB(Collections):
                 self._changed.notify_all()
 
     async def _take(self, batch: Batch) -> None:
-        incoming = Incoming(batch.data, batch.start, batch.offset, batch.up_to_date, batch.skipped)
+        incoming = Incoming(
+            batch.data, batch.start, batch.next_offset, batch.up_to_date, batch.skipped
+        )
         if self._in_thread:
             outcome = await asyncio.to_thread(self._engine.take, incoming)
         else:

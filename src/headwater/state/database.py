@@ -270,7 +270,7 @@ class StreamDB(Collections):
 
     def _take(self, batch: Batch) -> None:
         outcome = self._engine.take(
-            Incoming(batch.data, batch.start, batch.offset, batch.up_to_date, batch.skipped)
+            Incoming(batch.data, batch.start, batch.next_offset, batch.up_to_date, batch.skipped)
         )
         if batch.up_to_date and self._engine.status.condition == "loading":
             self._engine.set_status("live")

@@ -32,19 +32,19 @@ def as_of(position: str, state: StreamState | None) -> Generator[str, Batch, Bac
     at = BEGINNING
     while target.offset != BEGINNING:
         batch = yield at
-        if target.offset != "now" and batch.offset > target.offset:
+        if target.offset != "now" and batch.next_offset > target.offset:
             yield from _take_part(fold, batch, target)
             _commit(fold, backend)
             return backend
         fold.take(_incoming(batch))
-        at = batch.offset
-        if batch.offset == target.offset:
+        at = batch.next_offset
+        if batch.next_offset == target.offset:
             break
         if batch.up_to_date:
             if target.offset == "now":
                 _commit(fold, backend)
                 return backend
-            raise StateError(f"The stream ends at {batch.offset}, before {position}.")
+            raise StateError(f"The stream ends at {batch.next_offset}, before {position}.")
     if target.skip:
         batch = yield at
         yield from _take_items(fold, [batch], target.skip)
@@ -54,10 +54,10 @@ def as_of(position: str, state: StreamState | None) -> Generator[str, Batch, Bac
 
 def _take_part(fold: Fold, spanning: Batch, target: Position) -> Generator[str, Batch, None]:
     """Take of a batch what lies before an offset within it."""
-    ahead = {spanning.offset: len(spanning.raw_items())}
+    ahead = {spanning.next_offset: len(spanning.raw_items())}
     behind = {target.offset: 0}
     batches = [spanning]
-    first, second = spanning.offset, target.offset
+    first, second = spanning.next_offset, target.offset
     for _ in range(_MOST_READS):
         common = ahead.keys() & behind.keys()
         if common:
@@ -68,13 +68,13 @@ def _take_part(fold: Fold, spanning: Batch, target: Position) -> Generator[str, 
         # Whoever is behind reads on; a stream that grows meanwhile only makes it take longer.
         if second < first:
             batch = yield second
-            behind[batch.offset] = behind[second] + len(batch.raw_items())
-            second = batch.offset
+            behind[batch.next_offset] = behind[second] + len(batch.raw_items())
+            second = batch.next_offset
         else:
             batch = yield first
             batches.append(batch)
-            ahead[batch.offset] = ahead[first] + len(batch.raw_items())
-            first = batch.offset
+            ahead[batch.next_offset] = ahead[first] + len(batch.raw_items())
+            first = batch.next_offset
     raise StateError(f"The offset {target} could not be found: the stream grows too fast.")
 
 
@@ -85,18 +85,18 @@ def _take_items(fold: Fold, batches: list[Batch], count: int) -> Generator[str, 
     while True:
         items = batch.raw_items()
         data = b"[" + b",".join(map(bytes, items[:count])) + b"]"
-        fold.take(Incoming(data, batch.start, batch.offset, batch.up_to_date, batch.skipped))
+        fold.take(Incoming(data, batch.start, batch.next_offset, batch.up_to_date, batch.skipped))
         count -= min(count, len(items))
         if not count:
             return
         if batch.up_to_date:
             raise StateError("The stream ends before that position.")
         number += 1
-        batch = batches[number] if number < len(batches) else (yield batch.offset)
+        batch = batches[number] if number < len(batches) else (yield batch.next_offset)
 
 
 def _incoming(batch: Batch) -> Incoming:
-    return Incoming(batch.data, batch.start, batch.offset, batch.up_to_date, batch.skipped)
+    return Incoming(batch.data, batch.start, batch.next_offset, batch.up_to_date, batch.skipped)
 
 
 def _commit(fold: Fold, backend: Backend) -> None:

@@ -115,7 +115,7 @@ def begin_from_snapshot(
     next(source.read(snapshot.offset).batches())
     fold = Fold(Saved(), state)
     for batch in _batches(compact, snapshot.begin, snapshot.end):
-        fold.take(Incoming(batch.data, batch.start, batch.offset))
+        fold.take(Incoming(batch.data, batch.start, batch.next_offset))
     work = fold.work(stream=source.url, incarnation=source.head().incarnation or "")
     work.saved = replace(work.saved, offset=snapshot.offset, complete=False)
     backend.commit(work)
@@ -129,10 +129,10 @@ def _batches(stream: Stream, start: str, end: str) -> Iterator[Batch]:
         batch = next(stream.read(at).batches())
         if batch.empty:
             return
-        if batch.offset > end:
+        if batch.next_offset > end:
             batch = _cut(batch, end)
         yield batch
-        at = batch.offset
+        at = batch.next_offset
 
 
 def _cut(batch: Batch, end: str) -> Batch:
@@ -167,7 +167,7 @@ def _controls(stream: Stream, start: str, end: str) -> Iterator[Snapshot]:
                 continue
             if headers.offset is UNSET or headers.source is UNSET:
                 continue
-            name = batch.offset[:16]
+            name = batch.next_offset[:16]
             if headers.control == "snapshot-start":
                 yield Snapshot(headers.source, headers.offset, f"{name}_{before:016d}", "")
             elif headers.control == "snapshot-end" and headers.start is not UNSET:

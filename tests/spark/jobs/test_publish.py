@@ -223,13 +223,13 @@ def test_another_stream_of_the_same_name_is_found_out_however_long_it_is(
         rows = target.table((1, "a"), (2, "b"))
         target.publish(rows)
         assert target.publish(rows).txid is None
-        before = target.stream.head().offset
+        before = target.stream.head().next_offset
     port = server.url.rpartition(":")[2]
     with ServerProcess("--port", port) as server, Client(server.url) as client:
         target = Target(spark, client, server.url, "shop", tmp_path)
         # As long as the first was, shorter, or longer: all that is known of it is of no use.
         target.publish(target.table((1, "a"), (3, name)), state=str(tmp_path / "another"))
-        assert target.stream.head().offset[:16] == before[:16]
+        assert target.stream.head().next_offset[:16] == before[:16]
         done = target.publish(rows)
         assert (done.inserts, done.updates, done.deletes) == (1, 0, 1)
         assert target.state() == {"1": {"id": 1, "name": "a"}, "2": {"id": 2, "name": "b"}}
@@ -264,7 +264,7 @@ def test_large_changes_come_in_several_appends(target: Target, spark: SparkSessi
     done = target.publish(rows, append_bytes=20_000)
     assert done.inserts == 3000
     assert len(target.state()) == 3000
-    assert done.offset == target.stream.head().offset
+    assert done.offset == target.stream.head().next_offset
     assert target.publish(rows).txid is None
 
 

@@ -218,7 +218,7 @@ def test_an_archive_without_the_beginning_is_restored_only_on_request(
     spark: SparkSession, server: ServerProcess, client: Client, room: str, tmp_path: Path
 ) -> None:
     stream = client.stream(f"{room}/a")
-    offset = stream.create(data=b"[1,2,3]").offset
+    offset = stream.create(data=b"[1,2,3]").next_offset
     stream.append(b"[4,5]")
     query = archive(
         spark,

@@ -138,7 +138,7 @@ class StreamRunStore(RunStore):
                     # Ours is the next append, so what lies between is known: no need to read it.
                     for message in messages:
                         log.take(msgspec.json.decode(message))
-                    log.offset = appended.offset
+                    log.offset = appended.next_offset
                     return results
                 await self._read_on(log)
             except (*MISSING, ProducerGap):
@@ -177,7 +177,7 @@ class StreamRunStore(RunStore):
         async for batch in self._stream("log", log.run_id).read(log.offset):
             for message in batch.items():
                 log.take(message)
-            log.offset = batch.offset
+            log.offset = batch.next_offset
 
     async def delete_run(self, run_id: str) -> bool:
         async with self._using(run_id):

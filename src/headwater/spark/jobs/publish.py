@@ -331,7 +331,7 @@ class _Publishing:
             if appended.duplicate:
                 # Another's, or our own whose answer was lost: the stream will tell.
                 raise _Contended
-            offset = appended.offset
+            offset = appended.next_offset
             sent += events
         self._told(sent, changes)
         return offset
@@ -349,7 +349,7 @@ def _tail(stream: Stream, path: str) -> str:
         return stream.create(JSON).next_offset
     if not holds_json(info.content_type):
         raise BatchRefused(path, f"it holds {info.content_type}, and no events: name another.")
-    return info.offset
+    return info.next_offset
 
 
 def _advice(refused: RequestRefused, size: int) -> str:
