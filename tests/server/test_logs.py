@@ -99,9 +99,12 @@ def test_json_logs_have_whole_values(value: object) -> None:
             {"event": "recovered", "records": "7", "seconds": "0.123"},
         ),
         (
-            "%s, nothing more is written until a restart error=%s",
+            "%s; writes are stopped until the server is restarted error=%s",
             ("a=b failed", "no room"),
-            {"event": "a=b failed, nothing more is written until a restart", "error": "no room"},
+            {
+                "event": "a=b failed; writes are stopped until the server is restarted",
+                "error": "no room",
+            },
         ),
         (
             "damaged file=%s position=0 %s",

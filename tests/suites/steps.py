@@ -1,5 +1,6 @@
 """The steps that behaviours of a store are told in: do something, and have its result or fail."""
 
+import asyncio
 import json
 from typing import Any, Final, TypeVar
 
@@ -24,6 +25,12 @@ def expect(kind: type[Wanted], outcome: object) -> Wanted:
     """Fail with the outcome in sight where it is not of the kind wanted."""
     assert isinstance(outcome, kind), f"expected {kind.__name__}, got {outcome!r}"
     return outcome
+
+
+async def notified() -> None:
+    """Wait until the watchers of everything that was acknowledged have been called."""
+    for _ in range(3):  # turns of the loop: the acknowledgement, the calls, and what they scheduled
+        await asyncio.sleep(0)
 
 
 async def create(

@@ -5,7 +5,7 @@ import asyncio
 from headwater.protocol.expiry import Expiry
 from headwater.storage.store import Store
 from tests.suites.behaviours import runs_behaviours
-from tests.suites.steps import T0, append, close, create, fork, head
+from tests.suites.steps import T0, append, close, create, fork, head, notified
 
 EVERYTHING = 1000
 
@@ -23,12 +23,17 @@ class Observing:
         told: list[str] = []
         store.observe(told.append)
         await create(store, "a")
+        await notified()
         assert told.count("a") == 1
         await create(store, "b")
+        await notified()
         await append(store, "a")
+        await notified()
         assert told == ["a", "b", "a"]
         await close(store, "b")
+        await notified()
         await store.delete("a", T0)
+        await notified()
         assert told == ["a", "b", "a", "b", "a"]
 
     async def test_who_is_told_can_read_the_change(self, store: Store) -> None:
@@ -40,6 +45,7 @@ class Observing:
 
         store.observe(lambda path: tasks.append(asyncio.ensure_future(look(path))))
         await create(store, body=b"[1]")
+        await notified()
         await asyncio.gather(*tasks)
         assert seen == [(await head(store)).tail]
 
@@ -51,13 +57,16 @@ class Observing:
         end()
         end()
         await create(store)
+        await notified()
         assert (told, other) == ([], ["s"])
 
     async def test_an_expiry_is_told_and_not_put_off(self, store: Store) -> None:
         await create(store, expiry=Expiry(ttl=10))
+        await notified()
         told: list[str] = []
         store.observe(told.append)
         await store.expire(T0 + 10, 10)
+        await notified()
         assert told == ["s"]
 
 

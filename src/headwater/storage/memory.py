@@ -38,7 +38,7 @@ from headwater.protocol.refusals import (
     StreamNotFound,
 )
 from headwater.storage.byte_log import ByteLog
-from headwater.storage.notifications import Watchers
+from headwater.storage.notifications import Notifications
 from headwater.storage.path_index import PathIndex
 from headwater.storage.read_path import read_chunk, split
 from headwater.storage.refusals import (
@@ -150,7 +150,7 @@ class MemoryStore(Store):
         self._paths = PathIndex()
         self._epoch = 0
         self._deadlines: list[tuple[float, int, str]] = []
-        self._watchers = Watchers()
+        self._notifications = Notifications()
         self._documents: dict[str, bytes] = {}
 
     async def open(self) -> None:
@@ -205,7 +205,7 @@ class MemoryStore(Store):
         self._streams[path] = stream
         self._paths.add(path)
         self._schedule(stream, expiry)
-        self._watchers.wake(path)
+        self._notifications.changed((path,))
         return Created(stream.info(), new=True)
 
     def _fork_source(
@@ -247,7 +247,7 @@ class MemoryStore(Store):
                 stream.last_seq = request.seq
             if request.close:
                 stream.closed_by = request.producer
-            self._watchers.wake(path)
+            self._notifications.changed((path,))
             return Appended(stream.tail, stream.closed, plan.producer)
         stream.last_access = now
         if isinstance(plan, Repeated):
@@ -313,11 +313,11 @@ class MemoryStore(Store):
                 removed += 1
         return removed
 
-    def watch(self, path: str, wake: Callable[[], None]) -> Callable[[], None]:
-        return self._watchers.add(path, wake)
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._notifications.watch(path, callback)
 
-    def observe(self, tell: Callable[[str], None]) -> Callable[[], None]:
-        return self._watchers.observe(tell)
+    def observe(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        return self._notifications.observe(callback)
 
     async def streams(self, prefix: str, after: str, limit: int, now: float) -> list[StreamInfo]:
         while True:
@@ -351,7 +351,7 @@ class MemoryStore(Store):
             return None
         if stream.expires and not stream.deleted:
             expiry = stream.config.expiry
-            if expiry.ttl is not None and path in self._watchers:
+            if expiry.ttl is not None and self._notifications.is_watched(path):
                 stream.last_access = max(stream.last_access, now)
             deadline = expiry.deadline(stream.last_access)
             if deadline is not None and deadline <= now:
@@ -388,7 +388,7 @@ class MemoryStore(Store):
             current = current.source
             if current is not None:
                 current.forks -= 1
-        self._watchers.wake(stream.path)
+        self._notifications.changed((stream.path,))
 
     def _full(self) -> StoreFull:
         return StoreFull(f"the memory store holds at most {self.limit} bytes")

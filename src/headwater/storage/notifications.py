@@ -1,52 +1,75 @@
-"""Who wants to know when a stream changes."""
+"""Notifications: who is called when a stream has changed.
 
-from collections.abc import Callable
+A store reports a change once it is durable and its writer has been answered. Watchers are called in
+a later turn of the event loop, once for all changes of a turn.
+"""
 
-Wake = Callable[[], None]
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+log: Final = logging.getLogger("headwater.storage")
+
+Watcher = Callable[[], None]
 Observer = Callable[[str], None]
 
 
-class Watchers:
-    """Wake-up calls by stream path; costs nothing for a stream that nobody watches."""
+class Notifications:
+    """The watchers of single streams, and the observers of all of them."""
 
-    __slots__ = ("_by_path", "_observers")
+    __slots__ = ("_changed", "_observers", "_watchers")
 
     def __init__(self) -> None:
-        self._by_path: dict[str, dict[object, Wake]] = {}
+        self._watchers: dict[str, dict[object, Watcher]] = {}
         self._observers: tuple[Observer, ...] = ()
+        self._changed: dict[str, None] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._by_path or self._observers)
+    def is_watched(self, path: str) -> bool:
+        """Return whether a stream has watchers."""
+        return path in self._watchers
 
-    def __contains__(self, path: str) -> bool:
-        return path in self._by_path
+    def watch(self, path: str, callback: Watcher) -> Callable[[], None]:
+        """Call `callback` after each change of a stream, until the returned function is called."""
+        watchers = self._watchers.setdefault(path, {})
+        key = object()  # the same function may watch more than once
+        watchers[key] = callback
 
-    def add(self, path: str, wake: Wake) -> Callable[[], None]:
-        """Register a call; returns what removes it, which may be called twice."""
-        watches = self._by_path.setdefault(path, {})
-        key = object()  # the same call may watch more than once
-        watches[key] = wake
+        def unwatch() -> None:
+            if watchers.pop(key, None) is not None and not watchers:
+                self._watchers.pop(path, None)
 
-        def remove() -> None:
-            if watches.pop(key, None) is not None and not watches:
-                self._by_path.pop(path, None)
+        return unwatch
 
-        return remove
+    def observe(self, callback: Observer) -> Callable[[], None]:
+        """Call `callback` with each path that changes, until the returned function is called."""
+        self._observers += (callback,)
 
-    def observe(self, tell: Observer) -> Callable[[], None]:
-        """Have a call told every path that changes; returns what ends it."""
-        self._observers += (tell,)
+        def unobserve() -> None:
+            self._observers = tuple(item for item in self._observers if item is not callback)
 
-        def remove() -> None:
-            self._observers = tuple(item for item in self._observers if item is not tell)
+        return unobserve
 
-        return remove
+    def changed(self, paths: Iterable[str]) -> None:
+        """Schedule the calls for streams that have changed."""
+        if not self._observers and not self._watchers:
+            return
+        if not self._changed:
+            asyncio.get_running_loop().call_soon(self._deliver)
+        self._changed.update(dict.fromkeys(paths))
 
-    def wake(self, path: str) -> None:
-        """Call everyone who watches a path, and those who observe all of them."""
-        for tell in self._observers:
-            tell(path)
-        watches = self._by_path.get(path)
-        if watches:
-            for wake in tuple(watches.values()):
-                wake()
+    def _deliver(self) -> None:
+        changed, self._changed = self._changed, {}
+        for path in changed:
+            for observer in self._observers:
+                _call(partial(observer, path))
+            for watcher in tuple(self._watchers.get(path, {}).values()):
+                _call(watcher)
+
+
+def _call(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:  # the others are called all the same
+        log.exception("notifying readers failed")

@@ -9,6 +9,8 @@ Promises that hold for every method and every backend:
 - **Atomic.** A call takes effect as a whole or not at all, also when the process dies in between.
 - **Durable first.** A call returns once its effect is as durable as the store was told to make it,
   and no reader, watcher or later answer shows an effect that isn't.
+- **Acknowledged before notified.** Watchers and observers are called in a later turn of the event
+  loop than the one in which the call returns, once for all changes of that turn.
 - **In order.** Calls on one stream take effect one after another, in the order of their decisions.
 - **Not cancelled half-way.** Dropping a call that waits does not undo it: an append that was handed
   over still happens.
@@ -167,21 +169,22 @@ class Store(ABC):
         """Remove up to `limit` streams whose time is over, as if deleted; says how many."""
 
     @abstractmethod
-    def watch(self, path: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Have `wake` called after each change of a stream; returns what ends the watch.
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` after each change of a stream; returns a function that ends the watch.
 
-        It is called on the loop, with nothing of the change: read to see it. It may be called
-        without a change. A watched stream does not run out its sliding TTL (PROTOCOL 5.1).
+        Called on the loop, after the writers of the change are acknowledged, and once for all
+        changes that were acknowledged in the same turn. It is given nothing of the change: read to
+        see it. It may be called without a change. A sliding TTL does not run out while a stream is
+        watched (PROTOCOL 5.1).
         """
 
     @abstractmethod
-    def observe(self, tell: Callable[[str], None]) -> Callable[[], None]:
-        """Have `tell` called with the path of each stream that changes; returns what ends it.
+    def observe(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Call `callback` with the path of each stream that changes; returns what ends it.
 
-        It is called on the loop after the change is durable and can be read, in the order of the
-        changes of one stream; several that became durable at once may be told as one. It must not
-        raise and must not take long. It keeps no stream from running out its sliding TTL, and costs
-        nothing while nobody observes.
+        Called like a watcher: after the writers are acknowledged, and once for all changes of a
+        stream in the same turn. It must not take long. A sliding TTL runs out while a stream is
+        observed, and nothing is spent on notifications while there are no observers.
         """
 
     @abstractmethod

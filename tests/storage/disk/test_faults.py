@@ -306,7 +306,7 @@ def test_after_a_failed_sync_beside_the_journal_nothing_is_written_until_a_resta
             says_that_it_has_stopped(wire.ask_stream("DELETE", "a"))
             writer.check()
         assert server.stop() == 0, server.log()
-        assert "nothing more is written until a restart" in server.log()
+        assert "writes are stopped until the server is restarted" in server.log()
         assert "Traceback" not in server.log()
         server = ServerProcess(*_OPTIONS, store=folder).start()
         with Wire(server.port) as wire:

@@ -38,7 +38,7 @@ class HandSync:
     ) -> None:
         """Report on the loop, as syncs do; `then` is called before anything else happens."""
         done, self.done = self.done, None
-        assert done is not None, "no sync is under way"
+        assert done is not None, "no sync is in flight"
         over = asyncio.get_running_loop().create_future()
 
         def report() -> None:
@@ -67,7 +67,7 @@ class Operation:
 
 
 class Unappliable(Operation):
-    """An operation that is durable and can't be shown."""
+    """An operation that is durable and can't be applied."""
 
     def apply(self) -> None:
         raise RuntimeError("a page of the catalog can't be read")
@@ -85,15 +85,15 @@ class Bench:
             self.journal,
             self.sync if synced else None,
             Metrics(),
-            between=self.between,
-            published=lambda: self.log.append("published"),
+            after_batch=self.after_batch,
+            notify=lambda: self.log.append("notify"),
             faults=faults,
         )
-        self.fails_between = False
+        self.after_batch_fails = False
 
-    def between(self) -> None:
-        self.log.append("between")
-        if self.fails_between:
+    def after_batch(self) -> None:
+        self.log.append("after batch")
+        if self.after_batch_fails:
             raise RuntimeError("no checkpoint can be begun")
 
     def add(self, name: str) -> CommitFuture:
@@ -157,7 +157,7 @@ def test_those_who_arrive_while_a_sync_runs_share_the_next_one(tmp_path: Path) -
         await bench.sync.finish()
         assert first.done
         assert not second.done
-        assert bench.log == ["apply a", "apply b", "between", "published"]
+        assert bench.log == ["apply a", "apply b", "after batch", "notify"]
         assert bench.written() == ["a", "b", "c", "d"]
         await bench.sync.finish()
         assert second.done
@@ -198,7 +198,7 @@ def test_the_disk_works_on_the_next_batch_while_the_last_one_is_answered(tmp_pat
         first.add_done_callback(lambda _: seen.append((bench.sync.started, bench.written())))
         await bench.sync.finish()
         assert seen == [(2, ["a", "b"])]
-        assert bench.log == ["apply a", "between", "published"]
+        assert bench.log == ["apply a", "after batch", "notify"]
         await bench.sync.finish()
 
     runs(scenario, tmp_path)
@@ -219,7 +219,7 @@ def test_a_next_batch_that_can_not_be_written_leaves_the_last_one_done(
         await bench.sync.finish()
         assert (first.done, first.error) == (True, None)
         assert second.error is not None
-        assert bench.log == ["apply a", "between", "revert b", "published"]
+        assert bench.log == ["apply a", "after batch", "revert b", "notify"]
 
     runs(scenario, tmp_path)
 
@@ -235,11 +235,11 @@ def test_a_waiter_that_fails_does_not_keep_the_others_waiting(
             raise RuntimeError("injected")
 
         commit.add_done_callback(fail)
-        commit.add_done_callback(lambda _: seen.append("told"))
+        commit.add_done_callback(lambda _: seen.append("resumed"))
         await turn()
         await bench.sync.finish()
-        assert seen == ["told"]
-        assert bench.log == ["apply a", "between", "published"]
+        assert seen == ["resumed"]
+        assert bench.log == ["apply a", "after batch", "notify"]
 
     runs(scenario, tmp_path)
     assert "injected" in caplog.text
@@ -275,7 +275,7 @@ def test_a_cancelled_task_leaves_the_commit_to_all_others(tmp_path: Path) -> Non
         await asyncio.wait(tasks)
         assert tasks[1].cancelled()
         assert [tasks[0].result(), tasks[2].result()] == [None, None]
-        assert bench.log == ["apply a", "between", "published"]
+        assert bench.log == ["apply a", "after batch", "notify"]
 
     runs(scenario, tmp_path)
 
@@ -291,7 +291,7 @@ def test_a_deadline_on_an_append_does_not_take_it_back(tmp_path: Path) -> None:
         await bench.sync.finish()
         with pytest.raises(TimeoutError):
             await waiting
-        assert bench.log == ["apply a", "between", "published"]
+        assert bench.log == ["apply a", "after batch", "notify"]
         await asyncio.gather(wait_then_finish(bench, "b"))
 
     async def wait_then_finish(bench: Bench, name: str) -> None:
@@ -379,7 +379,7 @@ def test_what_can_not_be_shown_is_in_doubt_and_nothing_more_is_written(tmp_path:
         await turn()
         assert third.error is bench.commits.failure
         assert bench.written() == ["a", "b", "c"]
-        await asyncio.wait_for(bench.commits.settle(), PATIENCE_SECONDS)
+        await asyncio.wait_for(bench.commits.drain(), PATIENCE_SECONDS)
 
     runs(scenario, tmp_path)
 
@@ -389,34 +389,45 @@ def test_a_failure_between_two_batches_leaves_the_last_one_done(tmp_path: Path) 
         first = bench.add("a")
         await turn()
         second = bench.add("b")
-        bench.fails_between = True
+        bench.after_batch_fails = True
         await bench.sync.finish()
         assert (first.done, first.error) == (True, None)
-        assert bench.log == ["apply a", "between", "revert b", "published"]
+        assert bench.log == ["apply a", "after batch", "revert b", "notify"]
         assert second.error is bench.commits.failure is not None
         assert bench.written() == ["a"]
-        await asyncio.wait_for(bench.commits.settle(), PATIENCE_SECONDS)
+        await asyncio.wait_for(bench.commits.drain(), PATIENCE_SECONDS)
 
     runs(scenario, tmp_path)
 
 
-def test_a_watcher_that_fails_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_writers_are_acknowledged_before_readers_are_notified(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
-        def fail() -> None:
-            raise RuntimeError("injected")
+        bench.add("a").add_done_callback(lambda _: bench.log.append("ack a"))
+        bench.add("b").add_done_callback(lambda _: bench.log.append("ack b"))
+        await turn()
+        await bench.sync.finish()
+        assert bench.log == ["apply a", "apply b", "after batch", "ack a", "ack b", "notify"]
 
+    runs(scenario, tmp_path)
+
+
+def test_the_next_batch_is_written_before_readers_are_notified(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        written: list[list[str]] = []
         bench.commits = GroupCommit(
             asyncio.get_running_loop(),
             bench.journal,
             bench.sync,
             Metrics(),
-            between=bench.between,
-            published=fail,
+            after_batch=bench.after_batch,
+            notify=lambda: written.append(bench.written()),
         )
-        commit = bench.add("a")
+        bench.add("a")
         await turn()
+        bench.add("b")
         await bench.sync.finish()
-        assert (commit.done, commit.error) == (True, None)
+        assert written == [["a", "b"]]
+        await bench.sync.finish()
 
     runs(scenario, tmp_path)
 
@@ -456,7 +467,7 @@ def test_settling_waits_for_what_is_under_way_and_what_is_queued(tmp_path: Path)
         bench.add("a")
         await turn()
         bench.add("b")
-        settling = asyncio.create_task(bench.commits.settle())
+        settling = asyncio.create_task(bench.commits.drain())
         await turn()
         await bench.sync.finish()
         await turn()
@@ -474,7 +485,7 @@ def test_without_syncs_a_batch_is_one_turn(tmp_path: Path) -> None:
         assert not commits[0].done
         await turn()
         assert all(commit.done for commit in commits)
-        assert bench.log == [*(f"apply {number}" for number in range(5)), "between", "published"]
+        assert bench.log == [*(f"apply {number}" for number in range(5)), "after batch", "notify"]
         bench.journal.close()
 
     asyncio.run(scenario())
@@ -502,7 +513,7 @@ def test_settling_waits_for_a_last_batch_with_nothing_queued(tmp_path: Path) -> 
     async def scenario(bench: Bench) -> None:
         commit = bench.add("a")
         await turn()
-        settling = asyncio.create_task(bench.commits.settle())
+        settling = asyncio.create_task(bench.commits.drain())
         await turn()
         assert not settling.done()
         await bench.sync.finish()
@@ -532,10 +543,10 @@ def test_a_turn_without_an_append_left_writes_nothing(tmp_path: Path) -> None:
         bench = Bench(tmp_path, synced=False)
         bench.add("a")
         bench.commits.resume()
-        assert bench.log == ["apply a", "between", "published"]
+        assert bench.log == ["apply a", "after batch", "notify"]
         end = bench.journal.position
         await turn()
-        assert bench.log == ["apply a", "between", "published"]
+        assert bench.log == ["apply a", "after batch", "notify"]
         assert bench.journal.position == end
         bench.journal.close()
 
@@ -658,8 +669,8 @@ def test_batches_operations_and_bytes_are_counted(tmp_path: Path) -> None:
             journal,
             sync,
             metrics,
-            between=lambda: None,
-            published=lambda: None,
+            after_batch=lambda: None,
+            notify=lambda: None,
         )
         log: list[str] = []
         begin, started = journal.position, perf_counter()
@@ -734,7 +745,7 @@ def test_a_failure_between_two_batches_says_why_nothing_more_is_written(tmp_path
     async def scenario(bench: Bench) -> None:
         bench.add("a")
         await turn()
-        bench.fails_between = True
+        bench.after_batch_fails = True
         await bench.sync.finish()
         assert "no checkpoint can be begun" in str(bench.commits.failure)
 

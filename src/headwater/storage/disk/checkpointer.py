@@ -103,7 +103,7 @@ class Saver:
         """Save everything and stop; nothing may be handed over any more."""
         self._closing = True
         self._timer.cancel()
-        await self._commits.settle()
+        await self._commits.drain()
         if self._saving is not None:
             await self._saving
         if self._preparing is not None:

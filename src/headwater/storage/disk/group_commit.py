@@ -1,9 +1,13 @@
-"""Group commit: one sync acknowledges everyone who arrived while the last one ran.
+"""Group commit: one fsync makes the operations of many writers durable.
 
-Operations are handed over with the bytes of their records. At the end of the turn they are written;
-while the sync runs, those that arrive form the next batch. When it is done, all of the batch is
-published, the next one is written, and while the disk is at that everyone who waited goes on, in
-the same turn of the loop.
+Operations are submitted with their records. They are written to the journal at the end of the turn;
+those that arrive while the sync runs form the next batch. When a sync has finished:
+
+1. every operation of the batch is applied, so that readers can see it;
+2. a checkpoint is started if one is due;
+3. the next batch is written and its sync started;
+4. the writers of the finished batch are acknowledged, while the disk works on the next one;
+5. readers are notified, in a later turn of the event loop.
 """
 
 import asyncio
@@ -23,19 +27,19 @@ log: Final = logging.getLogger("headwater.disk")
 
 
 class Operation(Protocol):
-    """A change that was decided on and waits to be durable."""
+    """A change that was accepted and is not durable yet."""
 
     def apply(self) -> None:
-        """Let it be seen: it is durable."""
+        """Make the change visible: it is durable."""
 
     def revert(self) -> None:
-        """Take it back: it never happened."""
+        """Undo the change: it will not be durable."""
 
 
 class CommitFuture:
-    """What everyone of one batch waits for: an awaitable like a future, but at once.
+    """The outcome of a batch: an awaitable like a future, whose callbacks run at once.
 
-    Waiting gives None once the batch is durable, or the error that kept it from being so.
+    Awaiting it returns None once the batch is durable, or the error that prevented it.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_callbacks", "_loop", "done", "error")
@@ -59,13 +63,13 @@ class CommitFuture:
         self._callbacks.append((callback, context))
 
     def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
-        kept = [item for item in self._callbacks if item[0] != callback]
-        removed = len(self._callbacks) - len(kept)
-        self._callbacks = kept
+        remaining = [item for item in self._callbacks if item[0] != callback]
+        removed = len(self._callbacks) - len(remaining)
+        self._callbacks = remaining
         return removed
 
     def resolve(self, error: OSError | None) -> None:
-        """Have everyone who waits go on, now."""
+        """Resume everything that waits, in this turn of the loop."""
         self.done = True
         self.error = error
         callbacks, self._callbacks = self._callbacks, []
@@ -76,16 +80,16 @@ class CommitFuture:
                 else:
                     context.run(callback, self)
             except Exception:
-                # The others wait for the same batch, and nobody would come back to them.
-                log.exception("what followed a commit has failed")
+                # The others wait for the same batch and would not be resumed later.
+                log.exception("a callback of a commit failed")
 
-    # What a task asks of whatever it waits for
+    # What a task requires of a future
 
     def result(self) -> None:
-        """Nothing is raised here: the error, if any, is what waiting gives."""
+        """Return nothing and raise nothing: awaiting returns the error."""
 
-    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - as futures have it
-        """A commit can't be called off; a cancelled task is told once it is done."""
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the signature of futures
+        """Return False: a commit can't be cancelled; a cancelled task resumes when it is done."""
         return False
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -93,7 +97,7 @@ class CommitFuture:
 
 
 class GroupCommit:
-    """Turns operations into durable batches, in the order in which they came."""
+    """Commits operations in batches, in the order in which they were submitted."""
 
     def __init__(
         self,
@@ -101,16 +105,19 @@ class GroupCommit:
         journal: JournalWriter,
         sync: Sync | None,
         metrics: Metrics,
-        between: Callable[[], None],
-        published: Callable[[], None],
+        after_batch: Callable[[], None],
+        notify: Callable[[], None],
         faults: Faults = NO_FAULTS,
     ) -> None:
-        """Call `between` when no batch is under way, and `published` once one can be seen."""
+        """Call `after_batch` when a batch is applied, `notify` when its writers are acknowledged.
+
+        No batch is in flight during `after_batch`.
+        """
         self._loop = loop
         self._sync = sync
         self._metrics = metrics
-        self._between = between
-        self._published = published
+        self._after_batch = after_batch
+        self._notify = notify
         self._faults = faults
         self._operations: list[Operation] = []
         self._records: list[list[bytes]] = []
@@ -120,10 +127,10 @@ class GroupCommit:
         self._scheduled = False
         self.journal = journal
         self.paused = False
-        """While true no new batch is begun: memory has to be freed first."""
+        """Whether batches wait until a checkpoint has freed memory."""
         self.failure: OSError | None = None
-        """Set when a sync has failed, or what is durable could not be shown: from then on nothing
-        is written until a restart."""
+        """Why writes are stopped until a restart: a sync failed, or a durable batch could not be
+        applied."""
 
     @property
     def idle(self) -> bool:
@@ -131,11 +138,11 @@ class GroupCommit:
 
     @property
     def between_batches(self) -> bool:
-        """Nothing is being made durable, though something may wait to be."""
+        """Whether no batch is in flight, though operations may wait for the next one."""
         return self._in_flight is None
 
     def add(self, record: list[bytes], operation: Operation) -> CommitFuture:
-        """Hand over an operation with its record."""
+        """Submit an operation with its record."""
         self._operations.append(operation)
         self._records.append(record)
         if not self._scheduled and self._in_flight is None:
@@ -147,24 +154,27 @@ class GroupCommit:
         self._loop.call_soon(self._begin)
 
     def resume(self) -> None:
-        """Go on after being held."""
+        """Write batches again after a pause."""
         self.paused = False
         if self._operations and self._in_flight is None:
             self._begin()
 
-    def stop(self, what: str, error: Exception) -> OSError:
-        """Write nothing more until a restart; gives what those who ask for it are told."""
-        # A stack is worth its lines only where nobody expected the error.
+    def stop(self, reason: str, error: Exception) -> OSError:
+        """Stop writing until a restart, and return the error that writers are given."""
+        # An I/O error explains itself; any other is a defect, and its stack is logged.
         unexpected = None if isinstance(error, OSError) else error
         log.critical(
-            "%s, nothing more is written until a restart error=%s", what, error, exc_info=unexpected
+            "%s; writes are stopped until the server is restarted error=%s",
+            reason,
+            error,
+            exc_info=unexpected,
         )
         if self.failure is None:
             self.failure = _as_os_error(error)
         return self.failure
 
-    async def settle(self) -> None:
-        """Wait until everything that was handed over is durable, or has failed."""
+    async def drain(self) -> None:
+        """Wait until every submitted operation is durable or has failed."""
         while not self.idle:
             if self._operations:
                 await self._commit
@@ -225,53 +235,50 @@ class GroupCommit:
         try:
             for operation in rest:
                 operation.apply()
-        except Exception as failure:  # noqa: BLE001 - nobody else would answer those who wait
-            self._publish_failed(operation, rest, commit, failure)
+        except Exception as failure:  # noqa: BLE001 - the writers of the batch must be answered
+            self._apply_failed(operation, rest, commit, failure)
             return
         self._in_flight = None
         try:
-            self._between()
-        except Exception as failure:  # noqa: BLE001 - this batch is done, and no other begins
-            self.stop("no way to go on behind a batch", failure)
+            self._after_batch()
+        except Exception as failure:  # noqa: BLE001 - this batch is durable, and none follows it
+            self.stop("checkpoint scheduling failed after a commit", failure)
         try:
             if self._operations and not self._scheduled:
                 if self._sync is not None:
                     self._begin()
-                else:  # this batch is done before `_begin` returns: don't pile them up
+                else:  # without a sync `_begin` would recurse once for each batch
                     self._schedule()
-        finally:  # whatever becomes of the next one, this one is durable
-            try:
-                self._published()
-            except Exception:
-                log.exception("telling readers of a batch has failed")
+        finally:  # this batch is durable, whatever becomes of the next one
             commit.resolve(None)
+            self._notify()
 
     def _write_failed(self, error: OSError) -> None:
-        """Refuse the batch, and make sure that nothing of it is found after a crash."""
+        """Refuse the batch, and cut off what was written of it so that a replay can't find it."""
         log.error("writing the journal failed error=%s", error)
         try:
             self.journal.cut()
         except OSError as worse:
-            self.stop("a batch that was refused can't be cut off", worse)
+            self.stop("could not cut off a refused batch", worse)
         self._fail(error)
 
-    def _publish_failed(
+    def _apply_failed(
         self,
         failed: Operation | None,
         rest: Iterator[Operation],
         commit: CommitFuture,
         error: Exception,
     ) -> None:
-        """Stop: what is durable can't be shown, so what was decided on top of it has no ground.
+        """Stop: later operations were accepted on top of one that can't be applied.
 
-        Those that were shown stay so. Nobody of the batch is told that it is done: whether it is
-        will be seen after a restart.
+        Those that were applied stay so. No writer of the batch is acknowledged: a restart decides
+        whether its operations took effect.
         """
         self._in_flight = (([failed] if failed else []) + list(rest), commit)
-        self._fail(self.stop("what is durable can't be shown", error))
+        self._fail(self.stop("could not apply a durable batch", error))
 
     def _fail(self, error: OSError) -> None:
-        """Take back what is under way and what was decided on top of it, newest first."""
+        """Revert what is in flight and what was accepted on top of it, newest first."""
         commits = [self._commit]
         operations = self._operations
         if self._in_flight is not None:

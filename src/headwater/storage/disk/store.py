@@ -71,7 +71,7 @@ from headwater.storage.disk.recovery import recover
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers
 from headwater.storage.disk.stream import DiskStream
-from headwater.storage.notifications import Watchers
+from headwater.storage.notifications import Notifications
 from headwater.storage.read_path import split
 from headwater.storage.refusals import (
     AppendRefusal,
@@ -113,7 +113,7 @@ class DiskStore(Store):
         self.options = options or DiskOptions()
         self._clock = clock
         self.metrics = Metrics()
-        self._watchers = Watchers()
+        self._notifications = Notifications()
         self._opened = False
 
     # Opening and closing
@@ -160,8 +160,8 @@ class DiskStore(Store):
             journal,
             self._sync,
             metrics,
-            between=self._save_if_due,
-            published=self._wake,
+            after_batch=self._save_if_due,
+            notify=self._notify,
             faults=self._faults,
         )
         self._saver = Saver(
@@ -392,11 +392,11 @@ class DiskStore(Store):
             return StreamNotFound(path)
         return StreamGone(path) if stream.deleted else stream.info()
 
-    def watch(self, path: str, wake: Callable[[], None]) -> Callable[[], None]:
-        return self._watchers.add(path, wake)
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._notifications.watch(path, callback)
 
-    def observe(self, tell: Callable[[str], None]) -> Callable[[], None]:
-        return self._watchers.observe(tell)
+    def observe(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        return self._notifications.observe(callback)
 
     async def streams(self, prefix: str, after: str, limit: int, now: float) -> list[StreamInfo]:
         if not self._opened:
@@ -445,12 +445,14 @@ class DiskStore(Store):
 
     def _has_ended(self, stream: DiskStream, now: float) -> bool:
         """Tell whether a stream's time is over, without counting as an access."""
-        watched = stream.config.expiry.ttl is not None and stream.path in self._watchers
+        watched = stream.config.expiry.ttl is not None and self._notifications.is_watched(
+            stream.path
+        )
         deadline = None if watched or not stream.expires else stream.deadline()
         return deadline is not None and deadline <= now
 
     def _is_over(self, stream: DiskStream, now: float) -> bool:
-        if stream.config.expiry.ttl is not None and stream.path in self._watchers:
+        if stream.config.expiry.ttl is not None and self._notifications.is_watched(stream.path):
             self._registry.touch(stream, now)
         deadline = stream.deadline()
         return deadline is not None and deadline <= now
@@ -476,11 +478,9 @@ class DiskStore(Store):
     def _save_if_due(self) -> None:
         self._saver.after_batch()
 
-    def _wake(self) -> None:
+    def _notify(self) -> None:
         changed, self._registry.changed = self._registry.changed, set()
-        if self._watchers:
-            for path in changed:
-                self._watchers.wake(path)
+        self._notifications.changed(changed)
 
 
 def _refuse_lost_catalog(folder: Path) -> None:
