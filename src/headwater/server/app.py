@@ -94,9 +94,9 @@ class Application:
             if type(path) is not str or method == "OPTIONS":
                 # PROTOCOL 6: no stream has a path below the reserved prefix
                 if method != "OPTIONS" and head.url_path.startswith(self.subscriptions.prefix):
-                    return await self.listing.handle(request) or await self.subscriptions.handle(
+                    return await self.listing.handle(
                         request
-                    )
+                    ) or await self.subscriptions.routes.handle(request)
                 if method != "OPTIONS" and self._runs.is_mine(head.url_path):
                     return await self._runs.handle(request)
                 return self._elsewhere(path, head)

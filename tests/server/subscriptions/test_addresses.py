@@ -1,9 +1,10 @@
 """Which URLs and addresses a webhook may have."""
 
+from ipaddress import ip_network
+
 import pytest
 
 from headwater.server.subscriptions.addresses import (
-    Network,
     Target,
     WebhookRules,
     check_address,
@@ -105,7 +106,7 @@ def test_a_list_of_hosts_shuts_out_all_others() -> None:
 
 
 def test_a_network_can_be_allowed() -> None:
-    rules = WebhookRules(networks=(Network("10.1.0.0/16"),))
+    rules = WebhookRules(networks=(ip_network("10.1.0.0/16"),))
     assert isinstance(check_url("https://10.1.2.3/", rules), Target)
     assert isinstance(check_url("https://10.2.2.3/", rules), Rejected)
     assert isinstance(check_url("http://10.1.2.3/", rules), Rejected)

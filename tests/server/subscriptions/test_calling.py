@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 import ipaddress
 import ssl
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Self
 
@@ -12,10 +13,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from headwater.server.subscriptions.addresses import Network, Target, WebhookRules, check_url
+from headwater.server.subscriptions.addresses import Target, WebhookRules, check_url
 from headwater.server.subscriptions.webhooks import CallFailed, WebhookClient, WebhookResponse
 
-LOOPBACK = WebhookRules(networks=(Network("127.0.0.0/8"), Network("::1/128")))
+LOOPBACK = WebhookRules(networks=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 
 
 class Receiver:

@@ -120,7 +120,7 @@ def test_failures_are_retried_with_the_same_wake_and_growing_pauses(
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100_000, "longer than"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 60_000, "too long"),
         (b"nonsense\r\n\r\n", "not HTTP"),
-        (b"", "without an answer"),
+        (b"", "without a response"),
     ],
     ids=["redirect", "long body", "long head", "nonsense", "nothing"],
 )

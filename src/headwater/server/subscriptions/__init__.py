@@ -1,1 +1,1 @@
-"""Subscriptions: workers are woken when streams move (PROTOCOL 6, 7)."""
+"""Subscriptions: workers are woken when streams change (PROTOCOL 6, 7)."""

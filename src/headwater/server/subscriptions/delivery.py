@@ -1,7 +1,7 @@
-"""Delivery: from a stream that has moved to a worker that knows, with retries and leases.
+"""Delivery of wakes: from a changed stream to a worker, with retries and the end of leases.
 
-Everything here runs in the turns of a subscription, but for the calls of webhooks: those run beside
-them, and come back with what became of them.
+All methods that change a subscription run in its queue. Webhook calls run in tasks of their own,
+and queue a job with their outcome.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from headwater.storage.store import Appended, Store, StreamInfo
 log: Final = logging.getLogger("headwater.subscriptions")
 
 MAX_LISTED: Final = 1000
-"""Streams in one wake; what is left out has the next one."""
+"""Streams listed in one wake; the next wake lists the others."""
 _TOKEN_SECONDS: Final = 24 * 3600
 _MAX_ERROR: Final = 300
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
-    """A stream as a woken worker is told of it."""
+    """A stream in the body of a wake."""
 
     path: str
     link_type: str
@@ -46,14 +46,14 @@ class StreamStatus(msgspec.Struct, frozen=True):
 
 
 class WakeSnapshot(NamedTuple):
-    """What one wake tells: the streams, and where they ended when it did."""
+    """The streams listed in a wake, and the tails of those with pending messages at that time."""
 
     streams: list[StreamStatus]
     tails: dict[str, Offset]
 
 
 class _WebhookReply(msgspec.Struct):
-    """What a webhook may answer."""
+    """The response body of a webhook."""
 
     done: bool = False
 
@@ -85,25 +85,24 @@ class Delivery:
         self._stopped = False
 
     async def stop(self) -> None:
-        """Give up the calls that are under way: they are made again after the next start."""
+        """Cancel the calls in flight; they are repeated after the next start."""
         self._stopped = True
         for task in tuple(self._calls):
             task.cancel()
         if self._calls:
             await asyncio.wait(tuple(self._calls))
 
-    # A turn, from beginning to end
+    # A change, from beginning to end
 
     async def begin_change(self, sub: Subscription, now: float | None = None) -> SubscriptionChange:
-        """Begin a change with everything that has moved taken in.
+        """Begin a change that includes everything that has happened to the streams.
 
-        A caller that has decided whether a lease is over passes the time that it used.
+        A caller that has already checked the lease passes the time of that check.
         """
         change = SubscriptionChange(sub)
         now = self.clock() if now is None else now
-        changed_paths, sub.changed_paths = sub.changed_paths, set()
-        change.checked_paths = changed_paths
-        for path in changed_paths:
+        change.checked_paths, sub.changed_paths = sub.changed_paths, set()
+        for path in change.checked_paths:
             link = change.link(path)
             glob = sub.follows(path)
             if link is None and not glob:
@@ -116,7 +115,7 @@ class Delivery:
                     change.set_link(path, Link(acked, info.incarnation, explicit, glob))
                 sub.tails[path] = info.tail
             elif link is not None:
-                # Another stream may come to this path: that one is linked at its beginning.
+                # A stream created later at this path is linked at its beginning.
                 change.set_link(path, Link(START, 0, True, glob=False) if link.explicit else None)
                 sub.tails.pop(path, None)
         if rules.lease_is_over(change.state, now):
@@ -124,7 +123,7 @@ class Delivery:
         return change
 
     async def commit_change(self, change: SubscriptionChange) -> StoreUnwritable | None:
-        """End a change: with something to do and nobody at it, a worker is woken."""
+        """Commit a change; a worker is woken if messages are pending and no wake is in flight."""
         sub = change.sub
         if change.state.phase == "idle" and next(change.pending(), None) is not None:
             change.state = rules.wake(change.state, self.new_wake_id(), self.clock())
@@ -139,14 +138,14 @@ class Delivery:
         return "w_" + secrets.token_urlsafe(15)
 
     def token(self, sub: Subscription, state: rules.State) -> str:
-        """Write the token of a wake."""
+        """Return the token of a wake."""
         exp = int(self.clock() + sub.config.lease_seconds + _TOKEN_SECONDS)
         return mint(self.keys.secret, Claims(sub.id, state.wake_id, state.generation, exp))
 
-    # What happens by itself
+    # Timers
 
     def schedule(self, sub: Subscription, seconds: float) -> None:
-        """Come back to a subscription after a while."""
+        """Check a subscription again after a delay."""
         sub.cancel_timer()
         if not sub.deleted and not self._stopped:
             loop = asyncio.get_running_loop()
@@ -177,13 +176,13 @@ class Delivery:
         if refusal is not None:
             self.schedule(sub, 1.0)
 
-    # Pull-wake: an event in the wake stream
+    # Pull-wake: events in the wake stream
 
     async def _write_wake_event(self, sub: Subscription) -> None:
-        """Write the wake event that is due.
+        """Append the wake event that is due.
 
-        That it was written is not written down: after a restart it is written once more, which
-        only makes workers ask once more.
+        Its delivery is not stored: after a restart the event is appended again, which makes workers
+        send one more claim.
         """
         state, wake_stream = sub.state, sub.config.wake_stream
         now = self.clock()
@@ -213,7 +212,7 @@ class Delivery:
             task.add_done_callback(self._calls.discard)
 
     async def _deliver(self, sub: Subscription, wake_id: str) -> None:
-        """Call a webhook with a wake, and take back what came of it."""
+        """Call a webhook with a wake, and record the outcome."""
         try:
             async with self._slots:
                 prepared = await sub.queue.run(lambda: self._prepare_call(sub, wake_id))
@@ -228,7 +227,7 @@ class Delivery:
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("delivery failed id=%s", sub.id)
+            log.exception("webhook delivery failed id=%s", sub.id)
         finally:
             if sub.wake_in_flight == wake_id:
                 sub.wake_in_flight = ""
@@ -280,7 +279,7 @@ class Delivery:
             reason = (
                 outcome.reason
                 if isinstance(outcome, CallFailed)
-                else f"the webhook answered {outcome.status}"
+                else f"the webhook responded with status {outcome.status}"
             )
             await self._record_failure(sub, wake_id, reason)
             self._set_timer(sub)
@@ -311,10 +310,10 @@ class Delivery:
             *(sub.id, state.generation, state.attempts, rules.status(state), reason[:_MAX_ERROR]),
         )
         if await change.commit(self._store) is not None:
-            sub.state = state  # it can't be written now, but must not be tried without a pause
+            sub.state = state  # not durable, but the retry must still wait
 
     def snapshot(self, change: SubscriptionChange) -> WakeSnapshot:
-        """List the streams for a worker: those with something to do first, and not too many."""
+        """List the streams of a wake, those with pending messages first, up to the limit."""
         sub = change.sub
         streams: list[StreamStatus] = []
         tails: dict[str, Offset] = {}
@@ -334,7 +333,7 @@ class Delivery:
 
 
 def advance(change: SubscriptionChange, path: str, offset: Offset) -> None:
-    """Move a link on; it never goes back."""
+    """Move the acked offset of a link forward; it never moves back."""
     link = change.link(path)
     if link is not None and link.acked < offset:
         change.set_link(path, link._replace(acked=offset))
@@ -344,4 +343,4 @@ def _is_done(body: bytes) -> bool:
     try:
         return msgspec.json.decode(body, type=_WebhookReply).done
     except msgspec.DecodeError:
-        return False  # any answer will do: the webhook calls back when it is done
+        return False  # any body is accepted: the webhook calls back when it is done

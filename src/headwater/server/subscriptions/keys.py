@@ -1,7 +1,7 @@
-"""The keys that webhooks are signed with, and the secret of the tokens, stored across restarts.
+"""The keys that sign webhook calls, and the secret that signs tokens; both are durable.
 
-The newest key signs. A key that was replaced stays published until whatever it has signed is too
-old to be accepted (PROTOCOL 6.5).
+The newest key signs. A replaced key stays published until receivers no longer accept the calls
+that it signed, since those are too old (PROTOCOL 6.5).
 """
 
 import hashlib
@@ -40,12 +40,12 @@ class SigningKey:
         self.stored = stored
         self._private = Ed25519PrivateKey.from_private_bytes(stored.private)
         self.public = base64url(self._private.public_key().public_bytes_raw()).decode()
-        # RFC 8037: the thumbprint of the key, members in the order of their names.
+        # RFC 8037: the thumbprint of the key, with its members in lexicographic order.
         thumbprint = f'{{"crv":"Ed25519","kty":"OKP","x":"{self.public}"}}'
         self.kid = "ds_" + base64url(hashlib.sha256(thumbprint.encode()).digest())[:22].decode()
 
     def jwk(self) -> dict[str, str]:
-        """Write the public key as a JSON Web Key."""
+        """Return the public key as a JSON Web Key."""
         return {
             "kty": "OKP",
             "crv": "Ed25519",
@@ -56,13 +56,13 @@ class SigningKey:
         }
 
     def sign(self, body: bytes, now: float) -> str:
-        """Write the `Webhook-Signature` of a body (PROTOCOL 7.1)."""
+        """Return the `Webhook-Signature` header of a body (PROTOCOL 7.1)."""
         signature = self._private.sign(b"%d." % int(now) + body)
         return f"t={int(now)},kid={self.kid},ed25519={base64url(signature).decode()}"
 
 
 class SigningKeys:
-    """All keys of a server."""
+    """The signing keys of a server, and its token secret."""
 
     def __init__(self, store: Store, clock: Callable[[], float], overlap: float) -> None:
         self._store = store
@@ -73,14 +73,14 @@ class SigningKeys:
         self.secret = b""
 
     async def load(self) -> None:
-        """Read what was stored."""
+        """Load the stored keys and the secret."""
         stored = await self._store.documents(PREFIX)
         keys = [SigningKey(msgspec.msgpack.decode(raw, type=StoredKey)) for raw in stored.values()]
         self._keys = sorted(keys, key=lambda key: (key.stored.retired is None, key.stored.created))
         self.secret = (await self._store.documents(_SECRET)).get(_SECRET, b"")
 
     async def ensure(self) -> StoreUnwritable | None:
-        """Make a key and a secret where there are none yet."""
+        """Create a key and a secret unless they exist."""
         if self._keys and self.secret:
             return None
         return await self._queue.run(self._ensure)
@@ -96,7 +96,7 @@ class SigningKeys:
         return refusal
 
     async def rotate(self) -> SigningKey | TooManyKeys | StoreUnwritable:
-        """Sign with a new key from now on; the old ones stay published for a while."""
+        """Replace the signing key; the old keys stay published for the overlap."""
         return await self._queue.run(self._rotate)
 
     async def _rotate(self) -> SigningKey | TooManyKeys | StoreUnwritable:
@@ -130,11 +130,11 @@ class SigningKeys:
 
     @property
     def current(self) -> SigningKey:
-        """The key that signs; there is one once `ensure` was asked."""
+        """The key that signs; requires a successful `ensure`."""
         return self._keys[-1]
 
     def published(self) -> list[SigningKey]:
-        """Give the keys that receivers may still need, the newest first."""
+        """Return the keys that receivers may still need, the newest first."""
         now = self._clock()
         return [key for key in reversed(self._keys) if self._is_needed(key, now)]
 

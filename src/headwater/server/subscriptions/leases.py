@@ -1,4 +1,4 @@
-"""What workers do with a wake: claim it, ack, stay alive, let go (PROTOCOL 7)."""
+"""Leases of workers: claim a wake, ack and extend it, release it (PROTOCOL 7)."""
 
 from typing import Final
 
@@ -17,14 +17,14 @@ MAX_WORKER: Final = 255
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """How far a stream was processed."""
+    """The offset up to which a stream was processed."""
 
     stream: str
     offset: str
 
 
 class AckRequest(msgspec.Struct, frozen=True):
-    """What a worker sends back for a wake."""
+    """The body of an ack, a callback or a release."""
 
     wake_id: str
     generation: int
@@ -33,7 +33,7 @@ class AckRequest(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """The worker has the lease."""
+    """The worker holds the lease."""
 
     wake_id: str
     generation: int
@@ -42,30 +42,30 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """The acks hold; whether there is another wake already."""
+    """The acks are durable; `next_wake` if more messages are already pending."""
 
     next_wake: bool
     token: str | None
-    """A fresh one, where the worker goes on."""
+    """A new token, unless the worker is done."""
 
 
-Refusal = (
+LeaseRefusal = (
     SubscriptionNotFound | StoreUnwritable | WakeFenced | BadAck | AlreadyClaimed | NothingPending
 )
 
 
 class Leases:
-    """Serves the workers of all subscriptions."""
+    """Grants, extends and ends the leases of all subscriptions."""
 
     def __init__(self, store: Store, delivery: Delivery) -> None:
         self._store = store
         self._delivery = delivery
 
-    async def claim(self, sub: Subscription, worker: str) -> Claimed | Refusal:
-        """Give a worker the lease, if nobody has it."""
+    async def claim(self, sub: Subscription, worker: str) -> Claimed | LeaseRefusal:
+        """Give the lease to a worker, unless another worker holds it."""
         return await sub.queue.run(lambda: self._claim(sub, worker))
 
-    async def _claim(self, sub: Subscription, worker: str) -> Claimed | Refusal:
+    async def _claim(self, sub: Subscription, worker: str) -> Claimed | LeaseRefusal:
         if sub.deleted:
             return SubscriptionNotFound(sub.id)
         delivery = self._delivery
@@ -79,7 +79,7 @@ class Leases:
         )
         if not isinstance(state, rules.State):
             if isinstance(state, NothingPending) and change.state.phase in {"due", "waking"}:
-                # What it was for is gone. Left as it is, nobody would be told of the next append.
+                # Nothing is pending any more. The wake must end, or the next append causes none.
                 change.state = rules.to_idle(change.state)
             return await delivery.commit_change(change) or state
         change.state = state
@@ -93,19 +93,19 @@ class Leases:
 
     async def ack(
         self, sub: Subscription, token_generation: int, request: AckRequest
-    ) -> Acked | Refusal:
-        """Take acks, and extend the lease or end it."""
+    ) -> Acked | LeaseRefusal:
+        """Apply acks, and extend or end the lease."""
         return await sub.queue.run(lambda: self._ack(sub, token_generation, request))
 
     async def _ack(
         self, sub: Subscription, token_generation: int, request: AckRequest
-    ) -> Acked | Refusal:
+    ) -> Acked | LeaseRefusal:
         delivery = self._delivery
         now = delivery.clock()
         fenced = self._fence(sub, token_generation, request, now)
         if fenced is not None:
             return fenced
-        # At the same time: a lease that ended in between would be extended without its wake.
+        # The same time as above: a lease that ended in between would be extended without its wake.
         change = await delivery.begin_change(sub, now)
         for ack in request.acks:
             bad = await self._apply_ack(change, ack)
@@ -124,10 +124,10 @@ class Leases:
 
     async def release(
         self, sub: Subscription, token_generation: int, request: AckRequest
-    ) -> Refusal | None:
-        """Let go of the lease without acking."""
+    ) -> LeaseRefusal | None:
+        """End the lease without acking."""
 
-        async def release() -> Refusal | None:
+        async def release() -> LeaseRefusal | None:
             fenced = self._fence(sub, token_generation, request, self._delivery.clock())
             if fenced is not None:
                 return fenced
@@ -151,14 +151,14 @@ class Leases:
         path = ack.stream.strip("/")
         info = await self._store.head(path, self._delivery.clock())
         link = change.link(path)
-        # A stream that is gone, or followed by another one at its path, needs no ack any more.
+        # A stream that was deleted, or replaced by another one at its path, needs no ack.
         if link is not None and isinstance(info, StreamInfo) and _belongs_to(offset, info):
             if offset > info.tail:
-                return BadAck(ack.stream, f"{offset} lies behind its end, {info.tail}")
+                return BadAck(ack.stream, f"{offset} is past its end, {info.tail}")
             advance(change, path, offset)
         return None
 
 
 def _belongs_to(offset: Offset, info: StreamInfo) -> bool:
-    """Tell whether an offset belongs to the present stream, or to what it inherited."""
+    """Return whether an offset belongs to the present stream or to what it inherited."""
     return offset.epoch == info.incarnation or info.config.origin is not None

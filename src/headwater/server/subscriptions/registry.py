@@ -1,8 +1,9 @@
-"""All subscriptions: made, found and dropped, and told when a stream of theirs has moved."""
+"""The registry of subscriptions: creation, deletion, membership, and notice of changed streams."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -29,7 +30,7 @@ log: Final = logging.getLogger("headwater.subscriptions")
 
 
 class SubscriptionCreated(Struct, frozen=True):
-    """The subscription exists as asked for; `new` unless it did before."""
+    """The subscription exists with the requested configuration; `new` if it was just created."""
 
     sub: Subscription
     new: bool
@@ -49,7 +50,7 @@ class SubscriptionRegistry:
         self._recovery: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Bring back what was stored; what moved meanwhile is looked for beside the requests."""
+        """Load all subscriptions; changes since the last run are looked up in the background."""
         store = self._store
         self._by_id, orphans = load(await store.documents(MAIN), await store.documents(LINKS))
         for sub in self._by_id.values():
@@ -62,7 +63,7 @@ class SubscriptionRegistry:
             self._recovery = asyncio.get_running_loop().create_task(self._recover_all())
 
     async def stop(self) -> None:
-        """Let nothing happen by itself any more, and wait for what is under way."""
+        """Stop timers and deliveries, and wait for the jobs in flight."""
         if self._unobserve is not None:
             self._unobserve()
             self._unobserve = None
@@ -77,7 +78,7 @@ class SubscriptionRegistry:
             await sub.queue.drain()
 
     def get(self, subscription_id: str) -> Subscription | SubscriptionNotFound:
-        """Find a subscription."""
+        """Return the subscription with an id."""
         sub = self._by_id.get(subscription_id)
         if sub is None or not sub.ready or sub.deleted:
             return SubscriptionNotFound(subscription_id)
@@ -85,16 +86,16 @@ class SubscriptionRegistry:
         return sub
 
     def page(self, after: str, limit: int) -> list[Subscription]:
-        """List subscriptions in the order of their ids."""
+        """Return a page of subscriptions, ordered by id."""
         ids = sorted(key for key, sub in self._by_id.items() if key > after and sub.ready)
         return [self._by_id[key] for key in ids[:limit] if not self._by_id[key].deleted]
 
-    # Making and dropping
+    # Creation and deletion
 
     async def put(
         self, subscription_id: str, config: Config, base_url: str
     ) -> SubscriptionCreated | ConfigConflict | StoreUnwritable:
-        """Make a subscription, or confirm that it is there (PROTOCOL 6.2)."""
+        """Create a subscription, or confirm an existing one (PROTOCOL 6.2)."""
         while True:
             sub = self._by_id.get(subscription_id)
             if sub is None:
@@ -102,14 +103,14 @@ class SubscriptionRegistry:
                 created = self._by_id[subscription_id] = Subscription(subscription_id, stored)
                 self._observe()
                 created.recovered = True
-                return await created.queue.run(lambda created=created: self._create(created))  # type: ignore[misc] # bound now
+                return await created.queue.run(partial(self._create, created))
             self._recover_soon(sub)
-            result = await sub.queue.run(lambda sub=sub: self._confirm(sub, config, base_url))  # type: ignore[misc] # bound now
+            result = await sub.queue.run(partial(self._confirm, sub, config, base_url))
             if result is not None:
                 return result
 
     async def _create(self, sub: Subscription) -> SubscriptionCreated | StoreUnwritable:
-        # Indexed first: what appears while the others are listed is noted, and looked at after.
+        # Indexed first: streams that appear during the listing are recorded and checked after it.
         self._index(sub)
         try:
             refusal = await self._link_all(sub)
@@ -124,7 +125,7 @@ class SubscriptionRegistry:
         return SubscriptionCreated(sub, new=True)
 
     async def _link_all(self, sub: Subscription) -> StoreUnwritable | None:
-        """Link everything that there is, at its tail; the subscription itself is written last."""
+        """Link all existing streams at their tails; the subscription itself is written last."""
         for path in sub.config.streams:
             self._add_explicit(sub, path, await self._store.head(path, self._clock()))
         async for page in self._matching_streams(sub):
@@ -162,7 +163,7 @@ class SubscriptionRegistry:
         return refusal or SubscriptionCreated(sub, new=False)
 
     async def delete(self, sub: Subscription) -> StoreUnwritable | SubscriptionNotFound | None:
-        """Drop a subscription; whoever still works for it is refused from now on."""
+        """Delete a subscription; its present worker is refused from now on."""
         return await sub.queue.run(lambda: self._delete(sub))
 
     async def _delete(self, sub: Subscription) -> StoreUnwritable | SubscriptionNotFound | None:
@@ -222,7 +223,7 @@ class SubscriptionRegistry:
                         glob=there and sub.follows(path),
                     )
                 change.set_link(path, link._replace(explicit=True))
-                # Before it is durable: an append meanwhile must not go unnoticed.
+                # Before the change is durable: an append in between must not be missed.
                 self._explicit.setdefault(path, set()).add(sub)
             return await self._delivery.commit_change(change)
 
@@ -231,7 +232,7 @@ class SubscriptionRegistry:
     async def remove_stream(
         self, sub: Subscription, path: str
     ) -> StoreUnwritable | SubscriptionNotFound | None:
-        """Drop an explicit link; one that the pattern makes stays."""
+        """Remove an explicit link; a link by the pattern remains."""
 
         async def remove() -> StoreUnwritable | SubscriptionNotFound | None:
             if sub.deleted:
@@ -247,14 +248,14 @@ class SubscriptionRegistry:
 
         return await sub.queue.run(remove)
 
-    # Noticing
+    # Changed streams
 
     def _observe(self) -> None:
         if self._unobserve is None:
             self._unobserve = self._store.observe(self._stream_changed)
 
     def _stream_changed(self, path: str) -> None:
-        """A stream has changed: note it for those who follow it. This is part of every append."""
+        """Record a changed stream for the subscriptions that follow it; runs at every append."""
         matched = self._globs.match(path)
         explicit = self._explicit.get(path)
         if matched:
@@ -266,34 +267,34 @@ class SubscriptionRegistry:
 
     def _mark_changed(self, sub: Subscription, path: str) -> None:
         sub.changed_paths.add(path)
-        # While a worker is at it nothing has to happen: it is looked at when that one is done.
+        # During a wake nothing is done now: the stream is checked when the wake ends.
         if sub.state.phase == "idle" and not sub.check_queued and sub.ready and not sub.deleted:
             sub.check_queued = True
             sub.queue.submit(lambda: self._check(sub))
 
     async def _check(self, sub: Subscription) -> None:
-        """Link what is new, and wake a worker if there is something to do."""
+        """Link new streams, and wake a worker if messages are pending."""
         sub.check_queued = False
         if sub.deleted:
             return
         change = await self._delivery.begin_change(sub)
         refusal = await self._delivery.commit_change(change)
         if refusal is not None:
-            log.error("subscription can't be woken id=%s reason=%s", sub.id, refusal.reason)
+            log.error("could not store a wake id=%s reason=%s", sub.id, refusal.reason)
             self._delivery.schedule(sub, 1.0)
 
     async def _recover_all(self) -> None:
         for sub in list(self._by_id.values()):
-            await sub.queue.run(lambda sub=sub: self._recover(sub))  # type: ignore[misc] # bound now
+            await sub.queue.run(partial(self._recover, sub))
             await asyncio.sleep(0)
 
     def _recover_soon(self, sub: Subscription) -> None:
-        """Have whoever asks for a subscription find it as it is, however many there are."""
+        """Recover a subscription before the background task does, because it was requested."""
         if not sub.recovered:
             sub.queue.submit(lambda: self._recover(sub))
 
     async def _recover(self, sub: Subscription) -> None:
-        """Find what has moved since before the restart, then go on where it was."""
+        """Find the streams that changed before the restart, then continue the delivery."""
         if sub.deleted or sub.recovered:
             return
         sub.recovered = True
@@ -305,12 +306,12 @@ class SubscriptionRegistry:
                 same = link is not None and link.incarnation == info.incarnation
                 if link is None or not same or link.has_pending(info.tail):
                     sub.changed_paths.add(info.path)
-        # Explicit links, and streams that are gone: few of them were listed.
+        # The rest: explicit links that the pattern does not match, and deleted streams.
         sub.changed_paths.update(unseen)
         await self._check(sub)
 
     async def _matching_streams(self, sub: Subscription) -> AsyncIterator[list[StreamInfo]]:
-        """List the streams that the pattern takes in, without holding up the loop."""
+        """List the streams that match the pattern, yielding to the loop between pages."""
         pattern = sub.config.pattern
         if pattern is None:
             return
@@ -322,7 +323,7 @@ class SubscriptionRegistry:
 
 
 def _batches(items: Iterable[str]) -> Iterator[list[str]]:
-    """Split into pages that are written at once."""
+    """Split into batches that are written in one record."""
     rest = iter(list(items))
     while page := list(islice(rest, PAGE)):
         yield page

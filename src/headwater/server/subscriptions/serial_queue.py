@@ -1,7 +1,7 @@
-"""SerialQueue: jobs that run one after another, each to its end, whoever still waits for it.
+"""A queue of jobs that run one after another, each to its end.
 
-A request that is dropped must not stop half-way what it has begun, and two requests for one
-subscription must not decide on the same state.
+Two requests for one subscription must not decide on the same state, and a request that is cancelled
+must not stop a change half-way: a job runs to its end even if its caller no longer waits.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Job = Callable[[], Awaitable[Any]]
 
 
 class SerialQueue:
-    """A queue of jobs, and the task that does them while there are any."""
+    """Runs jobs in the order of their arrival, in a task that exists while there are any."""
 
     __slots__ = ("_jobs", "_runner")
 
@@ -26,29 +26,29 @@ class SerialQueue:
         self._runner: asyncio.Task[None] | None = None
 
     def run(self, job: Callable[[], Awaitable[T]]) -> "asyncio.Future[T]":
-        """Have a job done in its turn; the future gives its result."""
+        """Queue a job and return a future for its result."""
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.append((job, result))
         if self._runner is None:
-            self._runner = asyncio.get_running_loop().create_task(self._work())
+            self._runner = asyncio.get_running_loop().create_task(self._run_jobs())
         return result
 
     def submit(self, job: Job) -> None:
-        """Have a job done in its turn that nobody waits for."""
-        self.run(job).add_done_callback(_report)
+        """Queue a job without waiting for it; a failure is logged."""
+        self.run(job).add_done_callback(_log_failure)
 
     async def drain(self) -> None:
-        """Wait until there is nothing to do."""
+        """Wait until the queue is empty."""
         while self._runner is not None:
             await asyncio.wait([self._runner])
 
-    async def _work(self) -> None:
+    async def _run_jobs(self) -> None:
         try:
             while self._jobs:
                 job, result = self._jobs.popleft()
                 try:
                     value = await job()
-                except Exception as error:  # noqa: BLE001 - told to whoever waits
+                except Exception as error:  # noqa: BLE001 - raised where the result is awaited
                     if not result.done():
                         result.set_exception(error)
                 else:
@@ -58,6 +58,6 @@ class SerialQueue:
             self._runner = None
 
 
-def _report(result: "asyncio.Future[Any]") -> None:
+def _log_failure(result: "asyncio.Future[Any]") -> None:
     if not result.cancelled() and (error := result.exception()) is not None:
-        log.error("a job failed", exc_info=error)
+        log.error("subscription job failed", exc_info=error)

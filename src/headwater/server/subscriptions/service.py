@@ -1,11 +1,11 @@
-"""The parts of the control APIs put together, over one store."""
+"""The subscription service: wires its parts over one store, starts and stops them."""
 
 from collections.abc import Callable
+from ipaddress import ip_network
 
 from headwater.protocol.paths import RESERVED
-from headwater.server.messages import Request, Response
 from headwater.server.settings import Settings
-from headwater.server.subscriptions.addresses import Network, WebhookRules
+from headwater.server.subscriptions.addresses import WebhookRules
 from headwater.server.subscriptions.delivery import Delivery
 from headwater.server.subscriptions.keys import SigningKeys
 from headwater.server.subscriptions.leases import Leases
@@ -16,7 +16,7 @@ from headwater.storage.store import Store
 
 
 class SubscriptionService:
-    """Subscriptions and their keys; `start` it once the store is open."""
+    """Subscriptions and signing keys; start it once the store is open."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class SubscriptionService:
         jitter: Callable[[], float],
     ) -> None:
         self.prefix = settings.root + RESERVED + "/"
-        rules = url_rules(settings)
+        rules = _webhook_rules(settings)
         self._keys = SigningKeys(store, clock, settings.webhook_key_overlap)
         webhooks = WebhookClient(rules, settings.webhook_timeout, settings.webhook_ca_file)
         delivery = Delivery(
@@ -41,28 +41,24 @@ class SubscriptionService:
         )
         self._subscriptions = SubscriptionRegistry(store, clock, delivery)
         leases = Leases(store, delivery)
-        self._routes = SubscriptionRoutes(
+        self.routes = SubscriptionRoutes(
             settings, rules, self._subscriptions, delivery, leases, self._keys
         )
 
     async def start(self) -> None:
-        """Bring back keys and subscriptions."""
+        """Load keys and subscriptions."""
         await self._keys.load()
         await self._subscriptions.start()
 
     async def stop(self) -> None:
-        """Finish what is under way; the rest is done after the next start."""
+        """Finish the changes in flight; deliveries continue after the next start."""
         await self._subscriptions.stop()
 
-    async def handle(self, request: Request) -> Response:
-        """Answer a request whose path begins with `prefix`."""
-        return await self._routes.handle(request)
 
-
-def url_rules(settings: Settings) -> WebhookRules:
-    """Take the rules for webhooks from the settings."""
+def _webhook_rules(settings: Settings) -> WebhookRules:
+    """Return the rules for webhooks that the settings ask for."""
     return WebhookRules(
         settings.allow_local_webhooks,
         tuple(host.lower() for host in settings.webhook_hosts.split()),
-        tuple(Network(text) for text in settings.webhook_networks.split()),
+        tuple(ip_network(text) for text in settings.webhook_networks.split()),
     )

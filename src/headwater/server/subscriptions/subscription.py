@@ -1,8 +1,8 @@
-"""One subscription in memory, how it is written down, and a change of it that is not durable yet.
+"""A subscription in memory, its encoding, and changes that become visible once they are durable.
 
-A subscription is one small document with its configuration and state, and one for each link: an ack
-that moves one stream of a hundred thousand writes one line. A change writes all that it touches as
-one record, and is seen once that is durable.
+A subscription is stored as one small document with its configuration and state, and one document
+for each link, so that an ack for one stream of a hundred thousand writes one link. A change writes
+all its documents in one record, and becomes visible when the record is durable.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from headwater.storage.store import Store
 MAIN: Final = "subscription/"
 LINKS: Final = "link/"
 PAGE: Final = 1000
-"""Links that are written, or dropped, at once."""
+"""Links that are written or deleted in one record."""
 
 
 class StoredSubscription(msgspec.Struct, frozen=True):
-    """A subscription as it is stored, without its links."""
+    """The stored document of a subscription, without its links."""
 
     config: Config
     state: State
     created_at: float
     base_url: str
-    """Where clients reach the streams: callback URLs begin with it."""
+    """The URL under which clients reach the streams; callback URLs begin with it."""
 
 
 _decode_subscription: Final = msgspec.json.Decoder(StoredSubscription).decode
@@ -39,18 +39,18 @@ _decode_link: Final = msgspec.json.Decoder(tuple[int, int, int, bool, bool]).dec
 
 
 def encode_link(link: Link) -> bytes:
-    """Write a link."""
+    """Encode a link."""
     return msgspec.json.encode((*link.acked, link.incarnation, link.explicit, link.glob))
 
 
 def decode_link(raw: bytes) -> Link:
-    """Read a link."""
+    """Decode a link."""
     epoch, byte, incarnation, explicit, glob = _decode_link(raw)
     return Link(Offset(epoch, byte), incarnation, explicit, glob)
 
 
 class Subscription:
-    """A subscription as it is; only its own turns change it."""
+    """A subscription; only jobs in its own queue change it."""
 
     __slots__ = (
         "base_url",
@@ -78,45 +78,45 @@ class Subscription:
         self.base_url = stored.base_url
         self.links: dict[str, Link] = {}
         self.tails: dict[str, Offset] = {}
-        """Where streams end that have something pending."""
+        """The tails of the streams with pending messages."""
         self.changed_paths: set[str] = set()
-        """Streams that have changed since they were last looked at."""
+        """Streams that have changed since they were last checked."""
         self.check_queued = False
-        """A turn that looks at them is on its way."""
+        """A job that checks `changed_paths` is in the queue."""
         self.ready = False
-        """It exists: everything that makes it up is durable."""
+        """The subscription and its first links are durable."""
         self.recovered = False
-        """What has moved before a restart was looked for."""
+        """The streams were compared with the links since the server started."""
         self.deleted = False
         self.wake_in_flight = ""
-        """The wake that is being delivered right now."""
+        """The id of the wake whose webhook call is in flight, or empty."""
         self.timer: asyncio.TimerHandle | None = None
         self.queue = SerialQueue()
 
     def follows(self, path: str) -> bool:
-        """Tell whether the pattern takes a stream in; wake events must not wake again."""
+        """Return whether the pattern matches a stream; a wake event must not cause another wake."""
         pattern = self.config.pattern
         return pattern is not None and path != self.config.wake_stream and matches(pattern, path)
 
     def encode(self, state: State) -> bytes:
-        """Write it down."""
+        """Encode the subscription with a state."""
         return msgspec.json.encode(
             StoredSubscription(self.config, state, self.created_at, self.base_url)
         )
 
     def link_key(self, path: str) -> str:
-        """Name the document of a link; an id holds no slash."""
+        """Return the key of a link's document; an id contains no slash."""
         return f"{LINKS}{self.id}/{path}"
 
     def cancel_timer(self) -> None:
-        """Stop the timer."""
+        """Cancel the timer."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
 
 class SubscriptionChange:
-    """A change of one subscription: made up in one turn, then durable and seen, or neither."""
+    """A change of one subscription, prepared in one job, then applied as a whole or not at all."""
 
     __slots__ = ("_links", "checked_paths", "state", "sub")
 
@@ -125,32 +125,28 @@ class SubscriptionChange:
         self.state = sub.state
         self._links: dict[str, Link | None] = {}
         self.checked_paths: set[str] = set()
-        """What was looked at for it, and has to be looked at again if it fails."""
-
-    @property
-    def changes_links(self) -> bool:
-        return bool(self._links)
+        """Streams that were checked for this change; they must be checked again if it fails."""
 
     def link(self, path: str) -> Link | None:
-        """Give a link as it would be."""
+        """Return a link as it will be after the change."""
         return self._links[path] if path in self._links else self.sub.links.get(path)
 
     def set_link(self, path: str, link: Link | None) -> None:
-        """Change a link, or drop it."""
+        """Change a link, or remove it with None."""
         if self.sub.links.get(path) != link:
             self._links[path] = link
         else:
             self._links.pop(path, None)
 
     def pending(self) -> Iterator[str]:
-        """Give the streams that something is pending for."""
+        """Yield the streams with pending messages."""
         for path, tail in self.sub.tails.items():
             link = self.link(path)
             if link is not None and link.has_pending(tail):
                 yield path
 
     async def commit(self, store: Store) -> StoreUnwritable | None:
-        """Make it durable, then let it be seen."""
+        """Store the change, then make it visible."""
         sub = self.sub
         documents: dict[str, bytes | None] = {
             sub.link_key(path): None if link is None else encode_link(link)
@@ -179,9 +175,9 @@ class SubscriptionChange:
 def load(
     main: dict[str, bytes], links: dict[str, bytes]
 ) -> tuple[dict[str, Subscription], list[str]]:
-    """Bring subscriptions back; gives as well the keys of links that belong to none.
+    """Decode all subscriptions; also return the keys of links without a subscription.
 
-    A subscription is written after its links and dropped before them, so a crash may leave some.
+    A subscription is written after its links and deleted before them, so a crash may leave links.
     """
     found = {
         key.removeprefix(MAIN): Subscription(key.removeprefix(MAIN), _decode_subscription(raw))

@@ -1,7 +1,7 @@
-"""Tokens: who was woken may ack, and nobody else (PROTOCOL 12.9).
+"""Bearer tokens that let only the woken worker ack (PROTOCOL 12.9).
 
-A token is a JWT signed with HMAC-SHA256. It names the subscription, the wake and its generation;
-whether that wake is still the present one is for the subscription's state to say.
+A token is a JWT signed with HMAC-SHA256. It names the subscription, the wake and its generation.
+Whether that wake is still current is decided by the subscription's state.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _HEADER: Final = b'{"alg":"HS256","typ":"JWT"}'
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What a token says."""
+    """The claims of a token."""
 
     sub: str
     wake: str
@@ -34,15 +34,15 @@ def base64url(data: bytes) -> bytes:
 
 
 def mint(secret: bytes, claims: Claims) -> str:
-    """Write and sign a token."""
+    """Return a signed token."""
     signed = base64url(_HEADER) + b"." + base64url(msgspec.json.encode(claims))
     return (signed + b"." + base64url(_sign(secret, signed))).decode()
 
 
 def verify(secret: bytes, token: str, subscription: str, now: float) -> Claims | BadToken:
-    """Read a token for a subscription."""
+    """Check the signature, the subscription and the expiry of a token."""
     signed, _, signature = token.encode("latin-1", "replace").rpartition(b".")
-    # Compared in its encoded form, so that no second spelling of a signature is accepted.
+    # Compared in its encoded form, so that no other encoding of a signature is accepted.
     if not hmac.compare_digest(signature, base64url(_sign(secret, signed))):
         return BadToken(expired=False)
     payload = signed.rpartition(b".")[2]

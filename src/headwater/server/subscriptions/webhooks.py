@@ -1,8 +1,8 @@
-"""Calling a webhook: one POST over a connection of its own, to an address that was checked.
+"""The HTTP client for webhooks: one POST over a new connection, to an address that was checked.
 
-The name is resolved once, and the connection goes to the address that was looked at: a name that
-resolves to something else a moment later changes nothing. Redirects are not followed, and neither
-a slow nor an endless answer holds anything up.
+The host is resolved once, and the connection goes to the address that was checked, so a host that
+resolves to another address a moment later makes no difference. Redirects are not followed. The
+time and the size of a response are limited.
 """
 
 import asyncio
@@ -15,26 +15,26 @@ from headwater import __version__
 from headwater.server.subscriptions.addresses import Target, WebhookRules, check_address
 from headwater.server.subscriptions.refusals import Rejected
 
-MAX_ANSWER_BYTES: Final = 64 * 1024
+MAX_RESPONSE_BYTES: Final = 64 * 1024
 _MAX_HEAD_BYTES: Final = 16 * 1024
 _PIECE_BYTES: Final = 16 * 1024
 
 
 class WebhookResponse(NamedTuple):
-    """What a webhook has answered."""
+    """The response of a webhook."""
 
     status: int
     body: bytes
 
 
 class CallFailed(NamedTuple):
-    """Why a webhook could not be called, or did not answer."""
+    """Why a webhook could not be called, or did not respond."""
 
     reason: str
 
 
 class WebhookClient:
-    """Calls webhooks by the rules of the operator."""
+    """Calls webhooks as far as the operator's rules allow."""
 
     def __init__(self, rules: WebhookRules, timeout: float, ca_file: str) -> None:
         self._rules = rules
@@ -45,7 +45,7 @@ class WebhookClient:
     async def post(
         self, target: Target, headers: dict[str, str], body: bytes, seconds: float
     ) -> WebhookResponse | CallFailed:
-        """Send one request; runs in a task, and always ends in time."""
+        """Send one request; must run in a task, and always ends within its time limit."""
         try:
             async with asyncio.timeout(min(seconds, self._timeout)):
                 address = await self._resolve(target)
@@ -53,28 +53,28 @@ class WebhookClient:
                     return address
                 return await self._exchange(target, address, headers, body)
         except TimeoutError:
-            return CallFailed("it did not answer in time")
+            return CallFailed("it did not respond in time")
         except ssl.SSLError as error:
             return CallFailed(f"TLS failed: {error.reason or error}")
         except (OSError, asyncio.IncompleteReadError) as error:
             return CallFailed(f"the connection failed: {error}")
         except httptools.HttpParserError:
-            return CallFailed("its answer is not HTTP")
+            return CallFailed("its response is not HTTP")
 
     async def _resolve(self, target: Target) -> str | CallFailed:
-        """Find an address that may be called."""
+        """Return the first address of the host that may be called."""
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(target.host, target.port, type=1)
         except OSError as error:
             return CallFailed(f"'{target.host}' can't be resolved: {error.strerror or error}")
         refused: Rejected | None = None
-        for *_, place in found:
-            address = str(place[0])
+        for *_, socket_address in found:
+            address = str(socket_address[0])
             refused = check_address(address, target, self._rules)
             if refused is None:
                 return address
-        why = refused.reason if refused is not None else "there is no address"
+        why = refused.reason if refused is not None else "it has no address"
         return CallFailed(f"'{target.host}' may not be called: {why}")
 
     async def _exchange(
@@ -90,9 +90,9 @@ class WebhookClient:
         try:
             writer.write(_head(target, headers, len(body)) + body)
             await writer.drain()
-            return await _answer(reader)
+            return await _read_response(reader)
         finally:
-            writer.transport.abort()  # nothing is waited for that the other side could put off
+            writer.transport.abort()  # the peer could delay an orderly close
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -113,16 +113,16 @@ def _head(target: Target, headers: dict[str, str], length: int) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
 
-class _ResponseParser:
-    """What the parser has found so far."""
+class _ParsedResponse:
+    """What the parser has read of a response."""
 
     def __init__(self) -> None:
         self.body = bytearray()
-        self.headed = False
+        self.has_headers = False
         self.complete = False
 
     def on_headers_complete(self) -> None:
-        self.headed = True
+        self.has_headers = True
 
     def on_body(self, piece: bytes) -> None:
         self.body += piece
@@ -131,20 +131,20 @@ class _ResponseParser:
         self.complete = True
 
 
-async def _answer(reader: asyncio.StreamReader) -> WebhookResponse | CallFailed:
-    reading = _ResponseParser()
-    parser = httptools.HttpResponseParser(reading)
+async def _read_response(reader: asyncio.StreamReader) -> WebhookResponse | CallFailed:
+    parsed = _ParsedResponse()
+    parser = httptools.HttpResponseParser(parsed)
     received = 0
-    while not reading.complete:
+    while not parsed.complete:
         piece = await reader.read(_PIECE_BYTES)
         if not piece:
-            break  # without a length the end of the connection is the end of the answer
+            break  # without a length, the end of the connection ends the response
         received += len(piece)
         parser.feed_data(piece)
-        if not reading.headed and received > _MAX_HEAD_BYTES:
-            return CallFailed("the head of its answer is too long")
-        if len(reading.body) > MAX_ANSWER_BYTES:
-            return CallFailed(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
-    if not reading.headed:
-        return CallFailed("it closed the connection without an answer")
-    return WebhookResponse(parser.get_status_code(), bytes(reading.body))
+        if not parsed.has_headers and received > _MAX_HEAD_BYTES:
+            return CallFailed("the headers of its response are too long")
+        if len(parsed.body) > MAX_RESPONSE_BYTES:
+            return CallFailed(f"its response is longer than {MAX_RESPONSE_BYTES} bytes")
+    if not parsed.has_headers:
+        return CallFailed("it closed the connection without a response")
+    return WebhookResponse(parser.get_status_code(), bytes(parsed.body))
