@@ -288,7 +288,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     BadConfig: lambda x: Problem(
         400,
         "invalid-request",
-        "The subscription can't be made",
+        "The subscription can't be created",
         f"Nothing was changed: {x.reason}.",
     ),
     Rejected: lambda x: Problem(
@@ -300,14 +300,14 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     NotPullWake: lambda x: Problem(
         400,
         "invalid-request",
-        "The subscription is not claimed",
-        f"'{x.subscription_id}' wakes a webhook; only pull-wake subscriptions are claimed.",
+        "The subscription can't be claimed",
+        f"'{x.subscription_id}' calls a webhook; only pull-wake subscriptions can be claimed.",
     ),
     BadAck: lambda x: Problem(
         400,
         "invalid-offset",
-        "An ack names no position of its stream",
-        f"Nothing was acked, '{x.stream[:_MAX_ECHO]}' can't be: {x.reason}.",
+        "An ack has an invalid offset",
+        f"Nothing was acked: the ack of '{x.stream[:_MAX_ECHO]}' is invalid, {x.reason}.",
     ),
     BadToken: lambda x: Problem(
         401,
@@ -344,20 +344,20 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     NothingPending: lambda _: Problem(
         409,
         "no-pending-work",
-        "There is nothing to do",
-        "Every linked stream was processed; wait for the next wake.",
+        "No work is pending",
+        "All linked streams have been processed; wait for the next wake.",
     ),
     WakeFenced: lambda x: Problem(
         409,
         "fenced",
-        "The wake is over",
+        "The wake has ended",
         f"The subscription is at generation {x.generation}: stop, and wait for the next wake.",
         error=(("generation", x.generation),),
     ),
     TooManyKeys: lambda x: Problem(
         429,
         "too-many-keys",
-        "Too many keys were replaced lately",
+        "Too many keys were replaced recently",
         f"All of the last {x.count} keys are still needed; rotate again later.",
     ),
     # Runs

@@ -1,4 +1,4 @@
-"""The control APIs under `{root}__ds/`: which request does what (PROTOCOL 6, 7)."""
+"""Routes of the control API under `{root}__ds/`: subscriptions, leases, keys (PROTOCOL 6, 7)."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -52,19 +52,19 @@ Handler = Callable[[Request, Subscription], Awaitable[Response]]
 
 
 class StreamsBody(msgspec.Struct, frozen=True):
-    """Streams to link."""
+    """The body of a request to link streams."""
 
     streams: list[str]
 
 
 class ClaimBody(msgspec.Struct, frozen=True):
-    """Who claims."""
+    """The body of a claim."""
 
     worker: str
 
 
 class SubscriptionRoutes:
-    """Answers the requests for control APIs."""
+    """Answers the requests to the control API."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class SubscriptionRoutes:
     async def handle(self, request: Request) -> Response:
         """Answer a request below `__ds/`."""
         head = request.head
-        behind = head.url_path[len(self._settings.root) + len(RESERVED) + 1 :]
-        match split_path(behind):
+        path = head.url_path[len(self._settings.root) + len(RESERVED) + 1 :]
+        match split_path(path):
             case ["jwks.json"]:
                 return await by_method(request, GET=self._jwks)
             case ["keys", "rotate"]:
@@ -103,23 +103,25 @@ class SubscriptionRoutes:
             case ["subscriptions", name]:
                 return await by_method(
                     request,
-                    GET=lambda: self._with(name, request, self._show),
+                    GET=lambda: self._with_subscription(name, request, self._show),
                     PUT=lambda: self._put(request, name),
-                    DELETE=lambda: self._with(name, request, self._delete),
+                    DELETE=lambda: self._with_subscription(name, request, self._delete),
                 )
             case ["subscriptions", name, action] if action in self._actions:
                 handler = self._actions[action]
-                return await by_method(request, POST=lambda: self._with(name, request, handler))
-            case ["subscriptions", name, "streams", *path]:
+                return await by_method(
+                    request, POST=lambda: self._with_subscription(name, request, handler)
+                )
+            case ["subscriptions", name, "streams", *segments]:
                 return await by_method(
                     request,
-                    DELETE=lambda: self._with(
-                        name, request, lambda _, sub: self._remove_stream(sub, "/".join(path))
+                    DELETE=lambda: self._with_subscription(
+                        name, request, lambda _, sub: self._remove_stream(sub, "/".join(segments))
                     ),
                 )
         return refuse(NoResource())
 
-    async def _with(self, name: str, request: Request, handler: Handler) -> Response:
+    async def _with_subscription(self, name: str, request: Request, handler: Handler) -> Response:
         sub = self._subscriptions.get(name)
         return refuse(sub) if isinstance(sub, SubscriptionNotFound) else await handler(request, sub)
 
@@ -128,10 +130,10 @@ class SubscriptionRoutes:
     async def _put(self, request: Request, name: str) -> Response:
         if not 0 < len(name) <= MAX_ID or not name.isprintable() or "/" in name or "\\" in name:
             return refuse(BadBody(f"An id has 1 to {MAX_ID} printable characters and no slash"))
-        asked = _decode(request, ConfigRequest)
-        if isinstance(asked, BadBody):
-            return refuse(asked)
-        config = normalise(asked, self._settings.max_path_bytes)
+        body = _decode(request, ConfigRequest)
+        if isinstance(body, BadBody):
+            return refuse(body)
+        config = normalise(body, self._settings.max_path_bytes)
         if isinstance(config, BadConfig):
             return refuse(config)
         if config.webhook_url is not None:
@@ -141,25 +143,25 @@ class SubscriptionRoutes:
         refusal = await self._keys.ensure()
         if refusal is not None:
             return refuse(refusal)
-        made = await self._subscriptions.put(name, config, self._base_url(request))
-        if not isinstance(made, SubscriptionCreated):
-            return refuse(made)
-        where = f"{self._base_url(request)}{RESERVED}/subscriptions/{quote(name, safe='')}"
-        headers = ((b"location", where.encode()),) if made.new else ()
-        shown = await self._described(request, made.sub)
-        return json_response(201 if made.new else 200, shown, *headers)
+        outcome = await self._subscriptions.put(name, config, self._base_url(request))
+        if not isinstance(outcome, SubscriptionCreated):
+            return refuse(outcome)
+        location = f"{self._base_url(request)}{RESERVED}/subscriptions/{quote(name, safe='')}"
+        headers = ((b"location", location.encode()),) if outcome.new else ()
+        shown = await self._describe(request, outcome.sub)
+        return json_response(201 if outcome.new else 200, shown, *headers)
 
     async def _show(self, request: Request, sub: Subscription) -> Response:
-        return json_response(200, await self._described(request, sub))
+        return json_response(200, await self._describe(request, sub))
 
-    async def _described(self, request: Request, sub: Subscription) -> dict[str, object]:
-        """Describe a subscription with its links, once everything that moved is taken in."""
+    async def _describe(self, request: Request, sub: Subscription) -> dict[str, object]:
+        """Describe a subscription and its links, after checking its changed streams."""
 
-        async def settle() -> None:
+        async def check_streams() -> None:
             if not sub.deleted and sub.changed_paths:
                 await self._delivery.commit_change(await self._delivery.begin_change(sub))
 
-        await sub.queue.run(settle)
+        await sub.queue.run(check_streams)
         streams = [
             {"path": path, "link_type": link.type, "acked_offset": str(link.acked)}
             for path, link in sorted(sub.links.items())
@@ -196,15 +198,15 @@ class SubscriptionRoutes:
         }
 
     async def _list(self, request: Request) -> Response:
-        given = request.head.parameters
-        after = given.get("after", [""])[0]
-        limit = parse_number(given.get("limit", ["100"])[0], 1, _MAX_LISTED)
+        parameters = request.head.parameters
+        after = parameters.get("after", [""])[0]
+        limit = parse_number(parameters.get("limit", ["100"])[0], 1, _MAX_LISTED)
         if limit is None:
             return refuse(BadBody(f"limit must be from 1 to {_MAX_LISTED}"))
         page = self._subscriptions.page(after, limit)
-        following = page[-1].id if len(page) == limit else None
+        next_id = page[-1].id if len(page) == limit else None
         shown = [{**self._summary(request, sub), "links": len(sub.links)} for sub in page]
-        return json_response(200, {"subscriptions": shown, "next": following})
+        return json_response(200, {"subscriptions": shown, "next": next_id})
 
     async def _delete(self, _: Request, sub: Subscription) -> Response:
         refusal = await self._subscriptions.delete(sub)
@@ -252,27 +254,28 @@ class SubscriptionRoutes:
         return json_response(200, claimed)
 
     async def _ack(self, request: Request, sub: Subscription) -> Response:
-        work = self._work(request, sub)
-        if not isinstance(work, tuple):
-            return refuse(work)
-        outcome = await self._leases.ack(sub, *work)
+        authorized = self._authorize(request, sub)
+        if not isinstance(authorized, tuple):
+            return refuse(authorized)
+        outcome = await self._leases.ack(sub, *authorized)
         if not isinstance(outcome, Acked):
             return refuse(outcome)
-        answer: dict[str, object] = {"ok": True, "next_wake": outcome.next_wake}
+        body: dict[str, object] = {"ok": True, "next_wake": outcome.next_wake}
         if outcome.token is not None:
-            answer["token"] = outcome.token
-        return json_response(200, answer)
+            body["token"] = outcome.token
+        return json_response(200, body)
 
     async def _release(self, request: Request, sub: Subscription) -> Response:
-        work = self._work(request, sub)
-        if not isinstance(work, tuple):
-            return refuse(work)
-        refusal = await self._leases.release(sub, *work)
+        authorized = self._authorize(request, sub)
+        if not isinstance(authorized, tuple):
+            return refuse(authorized)
+        refusal = await self._leases.release(sub, *authorized)
         return Response(204, []) if refusal is None else refuse(refusal)
 
-    def _work(
+    def _authorize(
         self, request: Request, sub: Subscription
     ) -> tuple[int, AckRequest] | BadToken | BadBody:
+        """Return the generation of a valid token, and the body."""
         scheme, _, token = (request.head.header(b"authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             return BadToken(expired=False)
@@ -299,7 +302,7 @@ class SubscriptionRoutes:
         return json_response(200, {"kid": rotated.kid, "published": published})
 
     def _base_url(self, request: Request) -> str:
-        """Tell where clients reach the streams: as the operator says, or as this client does."""
+        """Return the URL of the streams: the operator's public URL, or the one this client used."""
         public = self._settings.public_url
         if public:
             return public.rstrip("/") + self._settings.root
@@ -312,11 +315,11 @@ def _decode(request: Request, kind: type[T]) -> T | BadBody:
     try:
         return msgspec.json.decode(request.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return BadBody(f"The body can't be used: {error}")
+        return BadBody(f"The body can't be decoded: {error}")
 
 
 def _time(seconds: float) -> str | None:
-    """Write a time as RFC 3339 does, in milliseconds; 0 is no time."""
+    """Format a time by RFC 3339, in milliseconds; 0 stands for no time."""
     if not seconds:
         return None
     text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
