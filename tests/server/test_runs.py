@@ -94,7 +94,7 @@ def test_pages_go_on_where_the_last_one_ended(wire: Wire, run: str) -> None:
         (b"[]", "empty"),
         (b"5", "object"),
         (b"{}", "eventId"),
-        (b'{"runId": "other"}', "path says"),
+        (b'{"runId": "other"}', "path names"),
         (json.dumps(event_to_wire(event("StepStarted", {}, run="bad"))).encode(), "stepId"),
         (b'{"runSeq": 1}', "runSeq"),
     ],

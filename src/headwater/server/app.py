@@ -97,7 +97,7 @@ class Application:
                     return await self.listing.handle(
                         request
                     ) or await self.subscriptions.routes.handle(request)
-                if method != "OPTIONS" and self._runs.is_mine(head.url_path):
+                if method != "OPTIONS" and self._runs.owns(head.url_path):
                     return await self._runs.handle(request)
                 return self._elsewhere(path, head)
             if method == "POST":

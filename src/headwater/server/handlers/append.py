@@ -12,10 +12,10 @@ from headwater.storage.store import Appended
 
 _PRODUCER_HEADERS: Final = frozenset({b"producer-id", b"producer-epoch", b"producer-seq"})
 _NO_BODY: Final = BadRequest(
-    "empty-body", "An append needs a body; only 'Stream-Closed: true' may come without one."
+    "empty-body", "An append needs a body, except for 'Stream-Closed: true'."
 )
 _NO_CONTENT_TYPE: Final = BadRequest(
-    "missing-content-type", "An append needs the Content-Type of its stream."
+    "missing-content-type", "An append needs the Content-Type of the stream."
 )
 
 
@@ -47,7 +47,7 @@ async def append(context: Context, path: str, request: Request) -> Response:
         return Response(204, headers)
     headers.append((b"producer-epoch", b"%d" % outcome.producer.epoch))
     headers.append((b"producer-seq", b"%d" % outcome.producer.seq))
-    # PROTOCOL 5.2.1: 200 tells new data from a duplicate. Closing without data has none.
+    # PROTOCOL 5.2.1: 200 for new data, 204 for a duplicate and for closing without data.
     return Response(200 if body and not outcome.repeated else 204, headers)
 
 

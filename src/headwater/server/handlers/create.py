@@ -1,4 +1,4 @@
-"""PUT: create a stream or a fork, or make sure that it exists (PROTOCOL 5.1, 4.2)."""
+"""PUT: create a stream or a fork, or confirm that it exists (PROTOCOL 5.1, 4.2)."""
 
 from typing import Final
 
@@ -77,7 +77,7 @@ def _fork_request(
             (names.STREAM_FORK_SUB_OFFSET, sub_text),
         ):
             if text is not None:
-                return BadHeader(name, text, "to come with Stream-Forked-From")
+                return BadHeader(name, text, "to be sent with Stream-Forked-From")
         return None
     source = context.stream_at(source_path.removeprefix(request.head.mount))
     if isinstance(source, NotAStream):

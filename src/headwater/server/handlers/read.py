@@ -21,7 +21,7 @@ from headwater.storage.store import Chunk, StreamInfo
 _NOT_LIVE: Final = ("false",)
 _ONE_OFFSET: Final = BadRequest("repeated-parameter", "Send the offset parameter once.")
 _LIVE_NEEDS_OFFSET: Final = BadRequest(
-    "missing-offset", "A live read needs an offset: one that was returned before, -1, or now."
+    "missing-offset", "A live read needs an offset: a returned one, -1, or now."
 )
 _UNKNOWN_LIVE: Final = BadRequest("unknown-live-mode", "live is 'long-poll' or 'sse'.")
 
@@ -48,10 +48,10 @@ async def read(
 ) -> Response | EventStream:
     """Answer a GET."""
     if (key := ResponseCache.key(request)) is not None:
-        kept = context.responses.find(key)
-        if kept is not None:
-            if kept.is_fresh(await context.store.head(path, context.clock())):
-                return kept.response
+        cached = context.responses.find(key)
+        if cached is not None:
+            if cached.is_fresh(await context.store.head(path, context.clock())):
+                return cached.response
             context.responses.drop(key)
     parameters = request.head.parameters
     offsets = parameters.get("offset", [])
@@ -72,8 +72,8 @@ async def read(
         if position is NOW:
             return _at_tail(chunk)
         headers = position_headers(chunk.info, chunk.end)
-        response = await _data(context, chunk, headers, request, coding)
-        if (key := ResponseCache.key(request)) is not None:
+        response = await _respond_with_data(context, chunk, headers, request, coding)
+        if key is not None:
             context.responses.add(key, chunk, response)
         return response
     if live not in {"long-poll", "sse"}:
@@ -93,36 +93,36 @@ async def _read(
     coding: str | None,
     until: Offset | Now = NOW,
 ) -> Chunk | ReadRefusal:
-    """Read a chunk: a short one where it is going to be copied, to be compressed."""
-    as_it_lies = coding is None
-    limit = context.settings.chunk_bytes if as_it_lies else context.copied_bytes
+    """Read a chunk; a chunk that will be compressed is copied, and therefore shorter."""
+    uncompressed = coding is None
+    limit = context.settings.chunk_bytes if uncompressed else context.copied_bytes
     if isinstance(position, Offset) and isinstance(until, Offset) and until.byte > position.byte:
         limit = min(limit, until.byte - position.byte)
-    return await context.store.read(path, position, limit, context.clock(), files=as_it_lies)
+    return await context.store.read(path, position, limit, context.clock(), files=uncompressed)
 
 
 def _coding(context: Context, request: Request) -> str | None:
-    """Say how a long answer is going to be compressed, if at all."""
+    """Return the coding for a long response, or None if it is not compressed."""
     accepted = request.head.header(b"accept-encoding")
     return negotiate(accepted) if accepted is not None and context.settings.compression else None
 
 
 def _at_tail(chunk: Chunk) -> Response:
-    """Answer `offset=now`: the tail moves, so it is neither cached nor validated (PROTOCOL 8)."""
+    """Answer `offset=now`; the tail moves, so there is no caching and no ETag (PROTOCOL 8)."""
     headers = position_headers(chunk.info, chunk.end)
     _mark_end(headers, chunk)
     headers.append((b"cache-control", b"no-store"))
     return Response(200, headers, _body(chunk))
 
 
-async def _data(
+async def _respond_with_data(
     context: Context, chunk: Chunk, headers: Headers, request: Request, coding: str | None
 ) -> Response:
-    """Finish a response that carries a chunk: ETag, caching, compression."""
+    """Return the response with a chunk: ETag, caching, compression."""
     _mark_end(headers, chunk)
     etag = make_etag(chunk.start, chunk.end, chunk.info.incarnation, closed=chunk.at_end)
     headers.append((b"etag", etag.encode()))
-    # An empty answer at the tail is the one thing about a stream that changes.
+    # Of all responses only an empty one at the tail becomes outdated.
     headers.append((b"cache-control", context.cache_control if chunk.parts else b"no-cache"))
     if_none_match = request.head.header(b"if-none-match")
     if if_none_match is not None and matches(if_none_match, etag):
@@ -150,19 +150,18 @@ def _mark_end(headers: Headers, chunk: Chunk) -> None:
 async def _long_poll(
     context: Context, path: str, position: Offset | Now, cursor: int | None, request: Request
 ) -> Response:
-    """Answer with data as soon as there is some, with 204 when time is up or all is said."""
+    """Respond once there is data, or with 204 at the deadline or the end of a closed stream."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.settings.long_poll_timeout
     coding = _coding(context, request)
     while True:
-        # Watch first, then read: what is appended in between wakes the watch.
+        # Watch first, then read: an append in between wakes the watch.
         waiter = Waiter(context, path)
         try:
             chunk = await _read(context, path, position, coding)
             if not isinstance(chunk, Chunk):
                 return refuse(chunk)
-            over = chunk.at_end or context.draining or loop.time() >= deadline
-            if chunk.parts or over:
+            if chunk.parts or chunk.at_end or context.draining or loop.time() >= deadline:
                 break
             position = chunk.end
             await waiter.wait(deadline)
@@ -179,14 +178,14 @@ async def _long_poll(
         (b"stream-cursor", b"%d" % next_cursor(cursor, context.clock(), context.jitter()))
     )
     if chunk.parts:
-        return await _data(context, chunk, headers, request, coding)
+        return await _respond_with_data(context, chunk, headers, request, coding)
     _mark_end(headers, chunk)
     headers.append((b"cache-control", b"no-store"))
     return Response(204, headers)
 
 
 class Waiter:
-    """Waits for a stream to change, for a deadline, or for the server to stop."""
+    """Waits until a stream changes, a deadline passes, or the server stops."""
 
     __slots__ = ("_context", "_future", "_loop", "_unwatch")
 

@@ -1,4 +1,4 @@
-"""`/v1/runs`: which request does what. The contract's own names, in camelCase."""
+"""Routes under `/v1/runs`; names in bodies are those of the run contract, in camelCase."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -32,7 +32,7 @@ _EVENT_STREAM: Final[Headers] = [
     (b"x-accel-buffering", b"no"),
 ]
 
-Answer = Response | EventStream
+AnyResponse = Response | EventStream
 
 
 class RunRoutes:
@@ -42,21 +42,22 @@ class RunRoutes:
         self._context = context
         self._service = service
 
-    def is_mine(self, url_path: str) -> bool:
-        """Tell whether a path is one of runs."""
+    def owns(self, url_path: str) -> bool:
+        """Return whether a path belongs to runs."""
         return url_path.startswith(PREFIX) and url_path[len(PREFIX) :][:1] in {"", "/"}
 
-    async def handle(self, request: Request) -> Answer:
-        """Answer a request whose path is ours."""
-        behind = request.head.url_path[len(PREFIX) :].strip("/")
-        segments = split_path(behind)
+    async def handle(self, request: Request) -> AnyResponse:
+        """Answer a request whose path belongs to runs."""
+        segments = split_path(request.head.url_path[len(PREFIX) :].strip("/"))
         try:
             store = await self._service.open()
             return await self._route(request, store, segments)
         except RunError as error:
             return refuse(error)
 
-    async def _route(self, request: Request, store: RunStore, segments: list[str] | None) -> Answer:
+    async def _route(
+        self, request: Request, store: RunStore, segments: list[str] | None
+    ) -> AnyResponse:
         head = request.head
         match segments:
             case [""]:
@@ -81,35 +82,35 @@ class RunRoutes:
 
     # Events
 
-    async def _append(self, request: Request, store: RunStore, run_id: str) -> Answer:
+    async def _append(self, request: Request, store: RunStore, run_id: str) -> AnyResponse:
         try:
             body = msgspec.json.decode(request.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise EventRefused(f"the body is not JSON ({error})") from None
         wires = body if isinstance(body, list) else [body]
         if not wires:
-            raise EventRefused("the array is empty; send at least one event")
-        events = [new_event_from_wire(_of_run(wire, run_id)) for wire in wires]
+            raise EventRefused("the array is empty")
+        events = [new_event_from_wire(_with_run_id(wire, run_id)) for wire in wires]
         results = [msgspec.to_builtins(each) for each in await store.append_events(events)]
         return json_response(200, results if isinstance(body, list) else results[0])
 
-    async def _fetch(self, head: Head, store: RunStore, run_id: str) -> Answer:
+    async def _fetch(self, head: Head, store: RunStore, run_id: str) -> AnyResponse:
         live = _parameter(head, "live")
         if live not in {None, "sse"}:
             raise RunQueryRefused("live", live, "sse")
         after = _number(head, "after", 0)
         if live == "sse":
-            # A browser that comes back says how far it was.
+            # A browser that reconnects sends the id of the last event that it received.
             last = head.header(b"last-event-id")
             if last is not None and last.isascii() and last.isdigit():
                 after = max(after, int(last[:18]))
-            await _known(store, run_id)
+            await _check_exists(store, run_id)
             follower = Follower(self._context, self._service, store, run_id, after)
             return EventStream(list(_EVENT_STREAM), follower)
         limit = _number(head, "limit", PAGE)
         events = await store.fetch_events(run_id, after, limit)
         if not events:
-            await _known(store, run_id)
+            await _check_exists(store, run_id)
         return json_response(
             200,
             {
@@ -121,10 +122,10 @@ class RunRoutes:
 
     # Snapshots
 
-    async def _snapshot(self, head: Head, store: RunStore, run_id: str) -> Answer:
+    async def _snapshot(self, head: Head, store: RunStore, run_id: str) -> AnyResponse:
         source = _parameter(head, "source") or "latest"
         if source not in {"latest", "log"}:
-            raise RunQueryRefused("source", source, "latest, or log for a whole replay")
+            raise RunQueryRefused("source", source, "latest, or log for a full replay")
         if source == "log":
             return json_response(200, snapshot_to_wire(await store.project_snapshot(run_id)))
         snapshot = await store.get_snapshot(run_id)
@@ -132,11 +133,11 @@ class RunRoutes:
             raise RunNotFound(run_id)
         return json_response(200, snapshot_to_wire(snapshot))
 
-    async def _lag(self, store: RunStore, run_id: str) -> Answer:
-        await _known(store, run_id)
+    async def _lag(self, store: RunStore, run_id: str) -> AnyResponse:
+        await _check_exists(store, run_id)
         projector = self._service.projector
         if projector is None:
-            raise RunStoreUnavailable("this server", "it is not projected yet")
+            raise RunStoreUnavailable("this server", "the projector is not running")
         lag = await projector.lag_of(run_id)
         health = projector.health(run_id)
         return json_response(
@@ -151,43 +152,43 @@ class RunRoutes:
 
     # Runs
 
-    async def _list(self, head: Head, store: RunStore) -> Answer:
+    async def _list(self, head: Head, store: RunStore) -> AnyResponse:
         status = _parameter(head, "status")
         if status is not None and status not in RunStatus.__members__:
             raise RunQueryRefused("status", status, f"one of {', '.join(RunStatus)}")
         page: RunPage = await store.list_runs(
             status=None if status is None else RunStatus(status),
-            created_from=_moment(head, "createdFrom"),
-            created_before=_moment(head, "createdBefore"),
+            created_from=_time(head, "createdFrom"),
+            created_before=_time(head, "createdBefore"),
             after=_parameter(head, "after"),
             limit=_number(head, "limit", 100),
         )
         return json_response(200, msgspec.to_builtins(page))
 
-    async def _show(self, store: RunStore, run_id: str) -> Answer:
+    async def _show(self, store: RunStore, run_id: str) -> AnyResponse:
         info = await store.find_run(run_id)
         if info is None:
             raise RunNotFound(run_id)
         return json_response(200, msgspec.to_builtins(info))
 
-    async def _delete(self, store: RunStore, run_id: str) -> Answer:
+    async def _delete(self, store: RunStore, run_id: str) -> AnyResponse:
         if not await store.delete_run(run_id):
             raise RunNotFound(run_id)
         return Response(204, [])
 
 
-async def _known(store: RunStore, run_id: str) -> None:
+async def _check_exists(store: RunStore, run_id: str) -> None:
     if await store.find_run(run_id) is None:
         raise RunNotFound(run_id)
 
 
-def _of_run(wire: Any, run_id: str) -> Any:
-    """Fill in the run that the path names; one that says another is refused."""
+def _with_run_id(wire: Any, run_id: str) -> Any:
+    """Add the run id of the path to an event; an event with another id is refused."""
     if not isinstance(wire, dict):
         return wire
-    said = wire.get("runId", run_id)
-    if said != run_id:
-        raise EventRefused(f"its runId is {str(said)[:80]!r}, and the path says '{run_id[:80]}'")
+    own = wire.get("runId", run_id)
+    if own != run_id:
+        raise EventRefused(f"its runId is {str(own)[:80]!r}, but the path names '{run_id[:80]}'")
     return {"runId": run_id, **wire}
 
 
@@ -206,23 +207,23 @@ def _number(head: Head, name: str, default: int) -> int:
         return default
     number = parse_number(text, 0, _MAX_NUMBER)
     if number is None:
-        raise RunQueryRefused(name, text[:80], "a number, 0 or more")
+        raise RunQueryRefused(name, text[:80], "a number of at least 0")
     return number
 
 
-def _moment(head: Head, name: str) -> datetime | None:
+def _time(head: Head, name: str) -> datetime | None:
     text = _parameter(head, name)
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise RunQueryRefused(name, text[:80], "a moment such as 2026-02-11T10:00:00Z")
-    return moment
+        time = None
+    if time is None or time.tzinfo is None:
+        raise RunQueryRefused(name, text[:80], "a time such as 2026-02-11T10:00:00Z")
+    return time
 
 
 def _no_resource() -> Problem:
-    detail = f"Runs live at {PREFIX}, such as {PREFIX}/run-001/events."
+    detail = f"Runs are served below {PREFIX}, such as {PREFIX}/run-001/events."
     return Problem(404, "not-found", "Nothing is here", detail)

@@ -1,4 +1,4 @@
-"""The run store of a server: opened when it is first needed, projected and watched while open."""
+"""The run service: opens the run store on first use, runs its projector and watches for changes."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ _RETRY_SECONDS: Final = 0.5
 
 
 def choose_store(settings: Settings) -> RunStore:
-    """Choose where runs are kept: where the settings say, or else beside the streams."""
+    """Return the run store of the settings; by default it is in the data directory."""
     if settings.runs_store:
         return run_store(settings.runs_store)
     if settings.in_memory:
@@ -33,7 +33,7 @@ def choose_store(settings: Settings) -> RunStore:
 
 
 class RunService:
-    """Holds the store with its projector; `open` gives the store once it is ready."""
+    """Holds the run store and its projector; `open` returns the store when it is ready."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -44,14 +44,14 @@ class RunService:
         self._watches: dict[str, set[Callable[[], None]]] = {}
 
     async def start(self) -> None:
-        """Open the store at once where one was asked for, or has been used before."""
+        """Open the store now if one is configured or already exists."""
         settings = self._settings
-        kept = settings.store != "memory" and (Path(settings.store) / FILE).exists()
-        if settings.runs_store or (kept and settings.durability != "memory"):
+        exists = settings.store != "memory" and (Path(settings.store) / FILE).exists()
+        if settings.runs_store or (exists and settings.durability != "memory"):
             await self.open()
 
     async def open(self) -> RunStore:
-        """Give the open store."""
+        """Return the store, opening it on first use."""
         if self._store is not None:
             return self._store
         if self._opening is None:
@@ -61,7 +61,7 @@ class RunService:
             return await asyncio.shield(opening)
         finally:
             if opening.done() and self._opening is opening:
-                self._opening = None  # so that one that failed is tried again
+                self._opening = None  # a failed attempt is repeated by the next call
 
     async def _open(self) -> RunStore:
         store = choose_store(self._settings)
@@ -75,7 +75,7 @@ class RunService:
         return store
 
     async def stop(self) -> None:
-        """Finish what is under way and close the store."""
+        """Stop the projector and the watcher, and close the store."""
         if self._opening is not None:
             await asyncio.wait({self._opening})
         if self._projector is not None:
@@ -93,7 +93,7 @@ class RunService:
         return self._projector
 
     def watch(self, run_id: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Have `wake` called after each change of a run; returns what ends the watch."""
+        """Call `wake` after each change of a run; return a function that ends the watch."""
         self._watches.setdefault(run_id, set()).add(wake)
 
         def end() -> None:
@@ -106,11 +106,11 @@ class RunService:
         return end
 
     async def _watch(self, store: RunStore) -> None:
-        """Tell followers of changes, also of those that other servers make to the same store."""
+        """Wake followers after changes, including those made by other servers on the same store."""
         mark: str | None = None
         while True:
             try:
-                if mark is None:  # who has changed before we started concerns nobody here
+                if mark is None:  # changes before the start have no followers
                     mark = (await load_position(store)).mark
                 changes = await store.changes(mark)
                 for info in changes.runs:
@@ -120,5 +120,5 @@ class RunService:
                     await store.wait(changes.mark, _WATCH_SECONDS)
                 mark = changes.mark
             except HeadwaterError as error:
-                log.warning("the run store can't be watched; trying again: %s", error)
+                log.warning("could not watch the run store, will retry: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
