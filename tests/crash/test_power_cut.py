@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from headwater.storage.disk.offline.info import figures
+from headwater.storage.disk.offline.info import read_info
 from tests.crash.actors import Client, Gate, start_clients
 from tests.crash.checking import check
 from tests.crash.disk_image import DiskImage, disk_image
@@ -75,7 +75,7 @@ class Run:
 
     def measured(self) -> dict[str, int]:
         """Count what the server of the moment has done besides writing journals."""
-        found = figures(self.disk.place / "data").metrics
+        found = read_info(self.disk.place / "data").metrics
         return {name: found.get(name, 0) for name in ("checkpoints", "compactions")}
 
     def has_saved(self) -> bool:

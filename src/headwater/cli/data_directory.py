@@ -18,8 +18,8 @@ from headwater.errors import HeadwaterError
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
-    from headwater.storage.disk.offline.check import Report
-    from headwater.storage.disk.offline.info import Figures
+    from headwater.storage.disk.offline.check import CheckReport
+    from headwater.storage.disk.offline.info import DirectoryInfo
 
 _INTERVAL_SECONDS: Final = 2.0
 _TERMINATED: Final = 128 + signal.SIGTERM
@@ -134,7 +134,7 @@ def check(directory: Path) -> None:
     raise SystemExit(1)
 
 
-def _seen(report: "Report") -> str:
+def _seen(report: "CheckReport") -> str:
     return (
         f"{counted(report.streams, 'streams')}, {counted(report.extents, 'extents')} in "
         f"{counted(report.segments, 'segments')} and {counted(report.records, 'records')} in "
@@ -215,10 +215,10 @@ def info(directory: Path, as_json: bool) -> None:
     """
     import msgspec
 
-    from headwater.storage.disk.offline.info import figures
+    from headwater.storage.disk.offline.info import read_info
 
     with _reported("Counting"):
-        found = figures(directory)
+        found = read_info(directory)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
         return
@@ -228,7 +228,7 @@ def info(directory: Path, as_json: bool) -> None:
         click.echo(f"{name:<{width}}{value}")
 
 
-def _contents(found: "Figures") -> Iterator[tuple[str, str]]:
+def _contents(found: "DirectoryInfo") -> Iterator[tuple[str, str]]:
     server = "not running"
     if found.running:
         server = "running" if found.process is None else f"running, process {found.process}"

@@ -13,6 +13,9 @@ from msgspec import Struct
 RESERVED: Final = "__ds"
 """The first segment that belongs to the control APIs (PROTOCOL 6)."""
 
+DAMAGED_PATH: Final = f"{RESERVED}/damaged/{{}}"
+"""The path, by number, of a stream that a repair has set apart: no request can name it."""
+
 _MAX_KEPT: Final = 256
 """Longer paths are not remembered: they come from clients, who choose them freely."""
 

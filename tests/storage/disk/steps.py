@@ -53,11 +53,11 @@ def crashed(
 
 async def until_at_rest(store: DiskStore) -> None:
     """Wait until everything is saved, and no compaction or eviction is under way."""
-    saver = store._saver
+    saver = store._checkpointer
     await until(
         lambda: (
-            not saver._unsaved()
-            and saver._saving is None
+            not saver._has_unsaved()
+            and saver._running is None
             and saver._preparing is None
             and not saver._compactor._busy
             and not saver._evicting

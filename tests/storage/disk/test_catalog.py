@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.storage.disk.catalog import Catalog, Changes, StreamRow
+from headwater.storage.disk.catalog import Catalog, CatalogChanges, StreamRow
 from headwater.storage.disk.segments import Extent
 
 
@@ -47,9 +47,9 @@ def changes(
     extents: list[Extent] | None = None,
     segment: int = 1,
     journal_from: int = 2,
-) -> Changes:
+) -> CatalogChanges:
     size = sum(extent.length for extent in extents or [])
-    return Changes(
+    return CatalogChanges(
         list(rows),
         producers or [],
         removed or [],

@@ -35,7 +35,7 @@ _QUICK: Final = DiskOptions(
 
 def has_failed_since(store: DiskStore, before: float) -> bool:
     """Tell whether another checkpoint has failed."""
-    return store._saver._failed_at > before
+    return store._checkpointer._failed_at > before
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def test_a_busy_store_that_saves_by_the_clock_keeps_to_filled_files(tmp_path: Pa
             journal = store._commits.journal
             if not journal.is_filled:
                 unfilled.add(journal.number)
-            store._saver._tick()
+            store._checkpointer._tick()
             await until_at_rest(store)
         assert len(unfilled) <= 2
 
@@ -179,9 +179,9 @@ def test_a_store_that_has_stopped_saves_nothing(tmp_path: Path) -> None:
         await create(store, "a", BINARY, b"first")
         store._commits.stop("sync failed", OSError(errno.EIO, os.strerror(errno.EIO)))
         before = journals(folder)
-        store._saver._tick()
-        assert store._saver._unsaved()
-        assert (store._saver._preparing, store._saver._saving) == (None, None)
+        store._checkpointer._tick()
+        assert store._checkpointer._has_unsaved()
+        assert (store._checkpointer._preparing, store._checkpointer._running) == (None, None)
         await store.close()
         assert (journals(folder), segments(folder)) == (before, [])
 
@@ -198,7 +198,7 @@ def test_a_segment_that_can_not_be_deleted_holds_up_nothing_and_goes_later(tmp_p
         await create(store, "a", BINARY)
         with immutable(segment):
             await store.delete("old", T0)
-            await until(lambda: store._saver._undeleted, "the attempt to delete it")
+            await until(lambda: store._checkpointer._undeleted_segments, "the attempt to delete it")
             async with asyncio.timeout(PATIENCE_SECONDS):
                 for _ in range(60):
                     await append(store, "a", b"x" * 50_000, BINARY)
@@ -219,7 +219,7 @@ def test_a_journal_file_that_can_not_go_is_no_failed_checkpoint(tmp_path: Path) 
             await until(lambda: store.metrics.checkpoints >= 1)
             for _ in range(10):
                 await append(store, "a", b"x" * 50_000, BINARY)
-                await until(lambda: not store._saver._unsaved())
+                await until(lambda: not store._checkpointer._has_unsaved())
             assert journal.exists()
             assert store.metrics.checkpoints > 5
         await append(store, "a", b"last", BINARY)
@@ -264,17 +264,17 @@ def test_a_checkpoint_that_can_not_be_committed_leaves_nothing_behind(
         with files_up_to(3 << 19):
             for path in paths:
                 await create(store, path, BINARY, b"x")
-            await until(lambda: store._saver._owed is not None)
+            await until(lambda: store._checkpointer._failed_snapshot is not None)
             for _ in range(4):
-                before = store._saver._failed_at
+                before = store._checkpointer._failed_at
                 await append(store, paths[0], b"y", BINARY)
                 await until(partial(has_failed_since, store, before), "another attempt")
-            await until(lambda: store._saver._saving is None)
-            assert store._saver._owed is not None
+            await until(lambda: store._checkpointer._running is None)
+            assert store._checkpointer._failed_snapshot is not None
             known = {number for number, _, _ in store._catalog.segments()}
             assert {int(path.stem) for path in segments(folder)} == known
             assert len(journals(folder)) <= 4, "each attempt has turned to another file"
-        await until(lambda: not store._saver._unsaved())
+        await until(lambda: not store._checkpointer._has_unsaved())
 
     async def look(store: DiskStore) -> None:
         assert await content(store, paths[0]) == b"xyyyy"
@@ -296,11 +296,13 @@ def test_a_checkpoint_that_is_tried_again_is_counted_once(
         with files_up_to(3 << 19):
             for path in paths:
                 await create(store, path, BINARY, b"x")
-            await until(lambda: store._saver._owed is not None)
-            before = store._saver._failed_at
+            await until(lambda: store._checkpointer._failed_snapshot is not None)
+            before = store._checkpointer._failed_at
             await append(store, paths[0], b"y", BINARY)
             await until(partial(has_failed_since, store, before), "another attempt")
-        await until(lambda: not store._saver._unsaved() and store._saver._saving is None)
+        await until(
+            lambda: not store._checkpointer._has_unsaved() and store._checkpointer._running is None
+        )
         assert store.metrics.segment_bytes == len(paths) + 1
         saved = json.loads(store._catalog.meta("metrics", ""))
         assert saved["segment_bytes"] == len(paths) + 1
@@ -317,14 +319,16 @@ def test_what_is_owed_goes_with_what_was_deleted_since_where_room_is_lacking(
 
     async def scenario(store: DiskStore) -> None:
         await create(store, "c", BINARY)
-        await until(lambda: not store._saver._unsaved() and store._saver._saving is None)
+        await until(
+            lambda: not store._checkpointer._has_unsaved() and store._checkpointer._running is None
+        )
         for name in "ab":
             await create(store, name, BINARY, b"x" * 150_000)
         await close(store, "c")
         with files_up_to(1 << 18):
-            await until(lambda: store._saver._owed is not None)
+            await until(lambda: store._checkpointer._failed_snapshot is not None)
             await store.delete("a", T0)
-            await until(lambda: not store._saver._unsaved())
+            await until(lambda: not store._checkpointer._has_unsaved())
 
     async def look(store: DiskStore) -> None:
         assert await content(store, "b") == b"x" * 150_000

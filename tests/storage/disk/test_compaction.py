@@ -11,22 +11,22 @@ from typing import Final
 import pytest
 
 from headwater.protocol.offsets import START
-from headwater.storage.disk.catalog import Catalog, Changes
+from headwater.storage.disk.catalog import Catalog, CatalogChanges
 from headwater.storage.disk.compaction import (
     MAX_FILES,
     MERGE_AT,
-    CalledOff,
+    CompactionCancelled,
     choose,
     choose_to_free,
     compact,
 )
-from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.segments import (
     Extent,
     SegmentFile,
     SegmentWriter,
-    room_for,
+    max_segment_bytes,
     segment_numbers,
     segment_path,
 )
@@ -201,10 +201,10 @@ def test_long_extents_are_copied_with_little_memory(tmp_path: Path) -> None:
             writer.add(number, 0, [bytes([number]) * 1_000_003] * (length // 1_000_003))
             writer.finish()
             size = writer.extents[0].length
-            catalog.apply(Changes([], [], [], writer.extents, size, number, 1, 5, "{}"))
+            catalog.apply(CatalogChanges([], [], [], writer.extents, size, number, 1, 5, "{}"))
         tracemalloc.start()
         try:
-            unused = compact([1, 2], folder, 3, catalog, Metrics())
+            unused = compact([1, 2], folder, 3, catalog, EngineMetrics())
             most = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -298,10 +298,10 @@ def test_a_stream_removed_while_it_is_rewritten_stays_removed(tmp_path: Path) ->
         assert gone is not None
 
         def remove_gone() -> None:
-            changes = Changes([], [], [gone.id], [], 0, 90, 9, 9, "{}", [])
+            changes = CatalogChanges([], [], [gone.id], [], 0, 90, 9, 9, "{}", [])
             catalog.apply(changes)
 
-        assert compact([number], folder, 99, catalog, Metrics(), remove_gone) == [number]
+        assert compact([number], folder, 99, catalog, EngineMetrics(), remove_gone) == [number]
         assert {extent.stream for extent in catalog.extents_in(99)} == {gone.id - 1}
         (kept,) = catalog.extents_in(99)
         assert [item[2] for item in catalog.segments()] == [kept.length]
@@ -320,10 +320,10 @@ def test_a_round_over_streams_that_are_all_gone_leaves_no_segment(tmp_path: Path
         assert gone is not None
 
         def remove_gone() -> None:
-            catalog.apply(Changes([], [], [gone.id], [], 0, 90, 9, 9, "{}", []))
+            catalog.apply(CatalogChanges([], [], [gone.id], [], 0, 90, 9, 9, "{}", []))
 
         folder = tmp_path / "data" / "segments"
-        assert compact([number], folder, 99, catalog, Metrics(), remove_gone) == [99]
+        assert compact([number], folder, 99, catalog, EngineMetrics(), remove_gone) == [99]
         assert catalog.segments() == []
 
 
@@ -334,14 +334,14 @@ def test_a_round_that_is_called_off_leaves_everything_as_it_was(tmp_path: Path) 
         await store.close()
 
     def call_off() -> None:
-        raise CalledOff
+        raise CompactionCancelled
 
     with_store(tmp_path / "data", scenario)
     folder = tmp_path / "data" / "segments"
     with closing(Catalog(tmp_path / "data")) as catalog:
         before = catalog.segments()
-        with pytest.raises(CalledOff):
-            compact([before[0][0]], folder, 99, catalog, Metrics(), call_off)
+        with pytest.raises(CompactionCancelled):
+            compact([before[0][0]], folder, 99, catalog, EngineMetrics(), call_off)
         assert catalog.segments() == before
         assert segment_numbers(folder) == [before[0][0]]
 
@@ -349,13 +349,13 @@ def test_a_round_that_is_called_off_leaves_everything_as_it_was(tmp_path: Path) 
 def test_the_room_for_a_round_is_taken_before_it_begins(tmp_path: Path) -> None:
     """Appends that fill the disk meanwhile must not end it half-way."""
     extents = [Extent(number, 0, 300_000, 1, 0) for number in range(3)]
-    writer = SegmentWriter(tmp_path, 7, room_for(extents))
+    writer = SegmentWriter(tmp_path, 7, max_segment_bytes(extents))
     reserved = writer.path.stat()
-    assert reserved.st_blocks * 512 >= room_for(extents) > 900_000
+    assert reserved.st_blocks * 512 >= max_segment_bytes(extents) > 900_000
     for extent in extents:
         writer.add(extent.stream, extent.start, [bytes(extent.length)])
     writer.finish()
-    assert writer.path.stat().st_size == writer.size == room_for(extents)
+    assert writer.path.stat().st_size == writer.size == max_segment_bytes(extents)
 
 
 def test_a_round_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:

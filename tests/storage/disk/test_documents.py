@@ -52,7 +52,7 @@ def test_documents_that_no_checkpoint_has_saved_come_back_from_the_journal(tmp_p
         await again.open()
         assert await again.documents("") == {"b": b"2"}
         await again.close()
-        crashed._saver._timer.cancel()
+        crashed._checkpointer._timer.cancel()
 
     asyncio.run(scenario())
 

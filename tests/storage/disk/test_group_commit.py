@@ -14,8 +14,8 @@ from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.group_commit import CommitFuture, GroupCommit
 from headwater.storage.disk.journal import JournalWriter
-from headwater.storage.disk.journal_reader import Entry, read_journal
-from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.journal_reader import JournalEntry, read_journal
+from headwater.storage.disk.metrics import EngineMetrics
 from tests.support.disk_faults import DiskFaults
 from tests.support.patience import PATIENCE_SECONDS, until
 
@@ -84,7 +84,7 @@ class Bench:
             asyncio.get_running_loop(),
             self.journal,
             self.sync if synced else None,
-            Metrics(),
+            EngineMetrics(),
             after_batch=self.after_batch,
             notify=lambda: self.log.append("notify"),
             faults=faults,
@@ -103,7 +103,7 @@ class Bench:
         return [
             item.body.decode().removeprefix("record of ")
             for item in read_journal(self.journal.path)
-            if isinstance(item, Entry)
+            if isinstance(item, JournalEntry)
         ]
 
 
@@ -418,7 +418,7 @@ def test_the_next_batch_is_written_before_readers_are_notified(tmp_path: Path) -
             asyncio.get_running_loop(),
             bench.journal,
             bench.sync,
-            Metrics(),
+            EngineMetrics(),
             after_batch=bench.after_batch,
             notify=lambda: written.append(bench.written()),
         )
@@ -661,7 +661,7 @@ def test_a_callback_is_given_the_commit_that_it_waited_for(tmp_path: Path) -> No
 
 def test_batches_operations_and_bytes_are_counted(tmp_path: Path) -> None:
     async def scenario() -> None:
-        metrics = Metrics()
+        metrics = EngineMetrics()
         sync = HandSync()
         journal = JournalWriter(tmp_path, 1, 4096)
         commits = GroupCommit(

@@ -22,9 +22,9 @@ from headwater.storage.disk.journal import (
 )
 from headwater.storage.disk.journal_reader import (
     Damage,
-    Entry,
+    JournalEntry,
     check_header,
-    never_used,
+    is_unused,
     read_journal,
 )
 from headwater.storage.disk.records import HEADER as RECORD_HEADER
@@ -46,7 +46,7 @@ def journal(folder: Path, batches: list[list[bytes]], reserve: int = 4096, numbe
 
 
 def bodies(path: Path) -> list[bytes | Damage]:
-    return [item.body if isinstance(item, Entry) else item for item in read_journal(path)]
+    return [item.body if isinstance(item, JournalEntry) else item for item in read_journal(path)]
 
 
 def record(number: int) -> bytes:
@@ -71,7 +71,7 @@ def test_a_batch_of_very_many_parts_is_written_whole(tmp_path: Path) -> None:
 def test_a_position_names_the_record(tmp_path: Path) -> None:
     path = journal(tmp_path, [[record(1)], [record(2), record(3)]])
     stored = path.read_bytes()
-    entries = [item for item in read_journal(path) if isinstance(item, Entry)]
+    entries = [item for item in read_journal(path) if isinstance(item, JournalEntry)]
     assert [stored.index(item.body) - RECORD_HEADER.size for item in entries] == [
         item.position for item in entries
     ]
@@ -117,7 +117,7 @@ def test_any_flipped_bit_before_the_last_batch_is_damage_at_its_place(tmp_path: 
         assert damages, position
         assert not any(damage.torn for damage in damages)
         assert any(damage.position <= position < damage.end for damage in damages), position
-        assert record(4) in [item.body for item in found if isinstance(item, Entry)]
+        assert record(4) in [item.body for item in found if isinstance(item, JournalEntry)]
 
 
 def test_a_flipped_bit_costs_only_its_own_record(tmp_path: Path) -> None:
@@ -191,14 +191,14 @@ def test_only_a_few_spares_are_kept(tmp_path: Path) -> None:
 
 def test_a_file_that_was_only_being_made_ready_counts_as_never_used(tmp_path: Path) -> None:
     used = journal(tmp_path, [[record(1)]])
-    assert not never_used(used)
+    assert not is_unused(used)
     for content in (b"", bytes(START - 5), bytes(10_000)):
         used.write_bytes(content)
-        assert never_used(used)
+        assert is_unused(used)
     # Renamed from a spare, and not yet given its own header.
     older = journal(tmp_path, [[record(1)]], number=2)
     newer = older.rename(journal_path(tmp_path, 3))
-    assert never_used(newer)
+    assert is_unused(newer)
 
 
 def test_a_file_that_is_no_journal_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from headwater.storage.disk.catalog import FILE
 from headwater.storage.disk.journal import BATCH_HEADER
-from headwater.storage.disk.journal_reader import Entry, read_journal
+from headwater.storage.disk.journal_reader import JournalEntry, read_journal
 from headwater.storage.disk.store import DiskStore
 from tests.storage.disk.steps import crashed, journals, with_store
 from tests.suites.steps import append, content, create
@@ -37,7 +37,7 @@ def killed_before_a_sync(folder: Path) -> None:
 
 def lose_last_batch(path: Path) -> None:
     """Make a journal file what it was before its last batch reached the disk."""
-    *_, last = (item for item in read_journal(path) if isinstance(item, Entry))
+    *_, last = (item for item in read_journal(path) if isinstance(item, JournalEntry))
     stored = path.read_bytes()
     at = last.position - BATCH_HEADER
     path.write_bytes(stored[:at] + bytes(len(stored) - at))

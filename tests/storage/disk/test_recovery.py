@@ -19,7 +19,7 @@ from headwater.protocol.producers import ProducerClaim
 from headwater.protocol.refusals import StreamNotFound
 from headwater.storage.disk.catalog import FILE, Catalog
 from headwater.storage.disk.journal import START
-from headwater.storage.disk.journal_reader import Entry, read_journal
+from headwater.storage.disk.journal_reader import JournalEntry, read_journal
 from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.segments import segment_path
 from headwater.storage.disk.store import DiskStore
@@ -46,8 +46,8 @@ async def whole(store: DiskStore) -> bytes:
     return await content(store)
 
 
-def records_of(folder: Path) -> list[Entry]:
-    return [item for item in read_journal(journals(folder)[0]) if isinstance(item, Entry)]
+def records_of(folder: Path) -> list[JournalEntry]:
+    return [item for item in read_journal(journals(folder)[0]) if isinstance(item, JournalEntry)]
 
 
 def test_what_was_acknowledged_is_there_after_a_crash(tmp_path: Path) -> None:

@@ -105,9 +105,9 @@ def test_a_segment_that_is_lent_counts_until_it_is_given_back(tmp_path: Path) ->
     lent = files.get(1)
     files.forget([1])
     files.get(2)
-    assert not files.may_lend
+    assert not files.can_send_files
     del lent
-    assert files.may_lend
+    assert files.can_send_files
 
 
 @pytest.mark.parametrize("position", [3, 13, 20, 25])

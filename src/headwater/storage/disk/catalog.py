@@ -108,7 +108,7 @@ _SAVE: Final = (
 )
 
 
-class Changes(msgspec.Struct):
+class CatalogChanges(msgspec.Struct):
     """What one checkpoint changes, all at once."""
 
     streams: list[StreamRow]
@@ -273,7 +273,7 @@ class Catalog:
 
     # Writing, in the threads of checkpoints and of compaction
 
-    def apply(self, changes: Changes) -> list[int]:
+    def apply(self, changes: CatalogChanges) -> list[int]:
         """Apply a checkpoint in one transaction; gives the segments that nobody needs any more."""
         with self._transaction():
             for number in changes.removed:

@@ -13,16 +13,16 @@ import msgspec
 
 from headwater.protocol.framing import Buffer
 from headwater.protocol.producers import ProducerState
-from headwater.storage.disk.catalog import Catalog, Changes, StreamRow
+from headwater.storage.disk.catalog import Catalog, CatalogChanges, StreamRow
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
-from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentWriter, segment_path
 from headwater.storage.disk.stream import DiskStream
 
 
-class Saved(msgspec.Struct):
+class SavedStream(msgspec.Struct):
     """A stream in a snapshot, and what has to be given back if it can't be saved."""
 
     stream: DiskStream
@@ -31,13 +31,13 @@ class Saved(msgspec.Struct):
     row: bool
 
 
-class Snapshot(msgspec.Struct):
+class CheckpointSnapshot(msgspec.Struct):
     """Everything that one checkpoint saves."""
 
     rows: list[StreamRow]
     producers: list[tuple[int, str, int, int]]
     data: list[tuple[int, int, list[Buffer]]]
-    saved: list[Saved]
+    saved: list[SavedStream]
     removed: list[int]
     journal_from: int
     next_epoch: int
@@ -45,9 +45,11 @@ class Snapshot(msgspec.Struct):
     documents: list[tuple[str, bytes | None]] = []
 
 
-def take(registry: Registry, journal_from: int) -> Snapshot:
+def take(registry: Registry, journal_from: int) -> CheckpointSnapshot:
     """Take a snapshot of all unsaved durable state; the registry starts a new count."""
-    snapshot = Snapshot([], [], [], [], [], journal_from, registry.next_epoch, perf_counter())
+    snapshot = CheckpointSnapshot(
+        [], [], [], [], [], journal_from, registry.next_epoch, perf_counter()
+    )
     for stream in registry.dirty.values():
         log = stream.log
         row = stream.row_changed
@@ -63,7 +65,7 @@ def take(registry: Registry, journal_from: int) -> Snapshot:
                 (stream.number, producer_id, *state) for producer_id, state in producers.items()
             ]
         # One without any goes on with its own, which must not be taken for saved.
-        snapshot.saved.append(Saved(stream, log.end, producers or {}, row))
+        snapshot.saved.append(SavedStream(stream, log.end, producers or {}, row))
         stream.saving = True
         stream.new = False
     snapshot.data.sort(key=lambda item: item[0])
@@ -78,11 +80,11 @@ def take(registry: Registry, journal_from: int) -> Snapshot:
 
 
 def write(
-    snapshot: Snapshot,
+    snapshot: CheckpointSnapshot,
     folder: Path,
     segment: int,
     catalog: Catalog,
-    metrics: Metrics,
+    metrics: EngineMetrics,
     faults: Faults = NO_FAULTS,
 ) -> list[int]:
     """Save a snapshot, in a thread; gives the segments that are no longer needed."""
@@ -102,7 +104,7 @@ def write(
         extents = writer.extents
     faults.reach("segment-written")
     faults.reach("catalog-before-commit")
-    changes = Changes(
+    changes = CatalogChanges(
         streams=snapshot.rows,
         producers=snapshot.producers,
         removed=snapshot.removed,
@@ -127,14 +129,14 @@ def write(
     return unused
 
 
-def _commit(catalog: Catalog, changes: Changes, faults: Faults) -> list[int]:
+def _commit(catalog: Catalog, changes: CatalogChanges, faults: Faults) -> list[int]:
     unused = catalog.apply(changes)
     if faults.fails("catalog-sync-fails"):
         raise SyncFailed(errno.EIO, "injected")
     return unused
 
 
-def succeeded(snapshot: Snapshot, registry: Registry, catalog: Catalog) -> None:
+def complete(snapshot: CheckpointSnapshot, registry: Registry, catalog: Catalog) -> None:
     """Drop from memory what the segment and the catalog have now."""
     for saved in snapshot.saved:
         stream = saved.stream
@@ -150,7 +152,7 @@ def succeeded(snapshot: Snapshot, registry: Registry, catalog: Catalog) -> None:
     registry.documents.succeeded()
 
 
-def failed(snapshot: Snapshot, registry: Registry) -> None:
+def roll_back(snapshot: CheckpointSnapshot, registry: Registry) -> None:
     """Take everything back: the next checkpoint has to save it."""
     for saved in snapshot.saved:
         stream = saved.stream

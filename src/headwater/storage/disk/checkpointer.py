@@ -15,12 +15,12 @@ from typing import Final
 from headwater.storage.disk import checkpoint
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.compaction import Compactor
-from headwater.storage.disk.disk_space import NO_ROOM, Reserve, free_bytes
+from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, Reserve, free_bytes
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.group_commit import GroupCommit
 from headwater.storage.disk.journal import JournalWriter, drop_spares, retire
-from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.options import MIB, DiskOptions
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import (
@@ -40,7 +40,7 @@ _CATALOG_ROOM: Final = 128 * 1024
 _NO_RESERVE: Final = StoreUnwritable("the disk is full but for a reserve", full=True)
 
 
-class Saver:
+class Checkpointer:
     """Begins checkpoints, one at a time, and what follows from them."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Saver:
         registry: Registry,
         commits: GroupCommit,
         files: SegmentFiles,
-        metrics: Metrics,
+        metrics: EngineMetrics,
         *,
         reserve: Reserve,
         faults: Faults = NO_FAULTS,
@@ -72,30 +72,37 @@ class Saver:
         self._next_segment = max([*segment_numbers(segments), *known, 0]) + 1
         self._next_journal: JournalWriter | None = None
         self._preparing: asyncio.Future[JournalWriter] | None = None
-        self._saving: asyncio.Future[None] | None = None
-        self._owed: checkpoint.Snapshot | None = None
+        self._running: asyncio.Future[None] | None = None
+        self._failed_snapshot: checkpoint.CheckpointSnapshot | None = None
         """What could not be saved, to be tried again: the journal was turned for it already."""
-        self._undeleted: set[int] = set()
+        self._undeleted_segments: set[int] = set()
         """Segments that nobody needs, and that could not be deleted."""
-        self._wanted = False
-        self._fills = True
+        self._requested = False
+        self._prefill = True
         """Whether journal files can be filled: there may be no room for it."""
         self._failed_at = float("-inf")
-        self._trouble: StoreUnwritable | None = None
+        self._last_failure: StoreUnwritable | None = None
         """Why nothing can be saved at present."""
         self._compacted_at = float("-inf")
-        self._saved_at = float("-inf")
+        self._readers_served_at = float("-inf")
         """When something was saved for readers, last."""
         stop = partial(commits.stop, "compaction failed")
         at_once = options.max_open_segments // 2
         self._compactor = Compactor(
-            segments, catalog, metrics, self._forget, stop, self._last_room, at_once, faults
+            segments,
+            catalog,
+            metrics,
+            self._delete_segments,
+            stop,
+            self._emergency_bytes,
+            at_once,
+            faults,
         )
         self._closing = False
         self._evicting = False
         self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
         self._reserve = reserve
-        self.stuck: StoreUnwritable | None = None if reserve.held else _NO_RESERVE
+        self.write_refusal: StoreUnwritable | None = None if reserve.held else _NO_RESERVE
         """Set while memory is full because nothing can be saved, or the disk is so full that there
         is no reserve: nothing more is taken in but deletions."""
 
@@ -104,15 +111,15 @@ class Saver:
         self._closing = True
         self._timer.cancel()
         await self._commits.drain()
-        if self._saving is not None:
-            await self._saving
+        if self._running is not None:
+            await self._running
         if self._preparing is not None:
             await asyncio.wait([self._preparing])
-        self._give_back()
-        if self._unsaved():
-            self._begin()
-            if self._saving is not None:
-                await self._saving
+        self._roll_back_failed()
+        if self._has_unsaved():
+            self._start()
+            if self._running is not None:
+                await self._running
         await self._loop.run_in_executor(None, self._worker.shutdown)
         await self._compactor.close()
         if self._next_journal is not None:
@@ -124,80 +131,80 @@ class Saver:
         registry, options = self._registry, self._options
         journal = self._commits.journal
         full = options.journal_bytes
-        if self._fills and not journal.is_filled:
+        if self._prefill and not journal.is_filled:
             full = min(full, _UNFILLED_BYTES)
         written = max(journal.position, full * journal.records // options.journal_records)
         if (
             registry.unsaved_bytes >= options.tail_budget // 4
             or len(registry.dirty) >= options.max_dirty_streams
             or written >= full
-            or self.stuck is not None
-            or self._wanted
+            or self.write_refusal is not None
+            or self._requested
         ):
-            self._begin()
+            self._start()
         elif written >= full // 2:
             self._prepare(fill=True)
         if registry.unsaved_bytes >= options.tail_budget:
             # A checkpoint may not even have begun, for want of a file to turn to.
-            self._commits.paused = self._saving is not None or self._preparing is not None
+            self._commits.paused = self._running is not None or self._preparing is not None
             if not self._commits.paused:
-                self.stuck = self._trouble or self.stuck
+                self.write_refusal = self._last_failure or self.write_refusal
         else:
             self._commits.paused = False
 
-    def is_still_stuck(self) -> bool:
+    def still_refuses_writes(self) -> bool:
         """Look for room, or try another checkpoint, before anything more is taken in."""
         if self._commits.failure is not None:
             return False  # the next batch says that neither would help
-        if self._commits.idle and self._saving is None:
+        if self._commits.idle and self._running is None:
             # Neither a deletion nor a checkpoint is using the room that the reserve gave up.
-            if self.stuck is _NO_RESERVE and self._reserve.hold():
-                self.stuck = None
-            elif self._unsaved():
-                self._begin()
+            if self.write_refusal is _NO_RESERVE and self._reserve.hold():
+                self.write_refusal = None
+            elif self._has_unsaved():
+                self._start()
             else:
-                self._compact_again()
-        return self.stuck is not None
+                self._retry_compaction()
+        return self.write_refusal is not None
 
-    def make_room(self) -> bool:
+    def release_reserve(self) -> bool:
         """Give up the reserve for a deletion; tells whether there was one."""
         if not self._reserve.release():
             return False
-        self.stuck = _NO_RESERVE
+        self.write_refusal = _NO_RESERVE
         return True
 
-    def save_for_readers(self) -> None:
+    def checkpoint_for_readers(self) -> None:
         """Save what is read at length from memory: from a segment it is sent with less effort."""
         now = perf_counter()
-        if now - self._saved_at >= _READERS_SECONDS and self._commits.between_batches:
-            self._saved_at = now
-            self._begin()
+        if now - self._readers_served_at >= _READERS_SECONDS and self._commits.between_batches:
+            self._readers_served_at = now
+            self._start()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._options.checkpoint_seconds, self._tick)
-        if self._unsaved():
-            self._wanted = True  # a busy store has no other time for it than between two batches
+        if self._has_unsaved():
+            self._requested = True  # a busy store has no other time for it than between two batches
             if self._commits.between_batches:
-                self._begin()
+                self._start()
 
-    def _unsaved(self) -> bool:
+    def _has_unsaved(self) -> bool:
         registry = self._registry
         unsaved = registry.dirty or registry.removed or registry.documents.unsaved
-        return bool(unsaved) or self._owed is not None
+        return bool(unsaved) or self._failed_snapshot is not None
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         """Turn to a new journal file, and save what the older ones hold."""
-        if self._saving is not None or self._commits.failure is not None or not self._may_try():
+        if self._running is not None or self._commits.failure is not None or not self._may_start():
             return
-        snapshot = self._owed
-        if snapshot is None or self._would_free_room():
-            if not self._commits.journal.is_empty and not self._turn():
+        snapshot = self._failed_snapshot
+        if snapshot is None or self._deletions_may_help():
+            if not self._commits.journal.is_empty and not self._rotate_journal():
                 return
-            self._give_back()
+            self._roll_back_failed()
             snapshot = checkpoint.take(self._registry, self._commits.journal.number)
-        self._owed = None
-        self._wanted = False
-        self._saving = self._loop.create_future()
+        self._failed_snapshot = None
+        self._requested = False
+        self._running = self._loop.create_future()
         self._worker.submit(self._save, snapshot, self._new_segment())
 
     def _new_segment(self) -> int:
@@ -207,44 +214,48 @@ class Saver:
     def _compact(self) -> None:
         self._compactor.begin(self._new_segment)
 
-    def _compact_again(self) -> None:
+    def _retry_compaction(self) -> None:
         """Look now and then whether something can be freed, although nothing was saved."""
         now = perf_counter()
         if now - self._compacted_at >= _RETRY_SECONDS:
             self._compacted_at = now
             self._compact()
 
-    def _last_room(self) -> int:
+    def _emergency_bytes(self) -> int:
         """Say how much a compaction may use of a full disk; in its thread."""
-        if self.stuck is None or not self.stuck.full:
+        if self.write_refusal is None or not self.write_refusal.full:
             return 0
         self._reserve.release()
         return max(0, free_bytes(self._segments) - _CATALOG_ROOM)
 
-    def _may_try(self) -> bool:
+    def _may_start(self) -> bool:
         return self._closing or perf_counter() - self._failed_at >= _RETRY_SECONDS
 
-    def _would_free_room(self) -> bool:
+    def _deletions_may_help(self) -> bool:
         """Tell whether what was deleted since may be what a checkpoint lacks the room for.
 
         Otherwise what is owed is tried again as it is: each turn leaves one more journal file.
         """
-        return bool(self._registry.removed) and self._trouble is not None and self._trouble.full
+        return (
+            bool(self._registry.removed)
+            and self._last_failure is not None
+            and self._last_failure.full
+        )
 
-    def _give_back(self) -> None:
+    def _roll_back_failed(self) -> None:
         """Have the next checkpoint save what is owed, with all that came since."""
-        owed, self._owed = self._owed, None
+        owed, self._failed_snapshot = self._failed_snapshot, None
         if owed is not None:
-            checkpoint.failed(owed, self._registry)
+            checkpoint.roll_back(owed, self._registry)
 
-    def _turn(self) -> bool:
+    def _rotate_journal(self) -> bool:
         """Turn to a new journal file, so that the older ones hold just what is to be saved."""
         if self._next_journal is None:
             if not self._closing or self._preparing is not None:
-                self._wanted = True  # it begins once there is a file to turn to
+                self._requested = True  # it begins once there is a file to turn to
                 # Where little is written, filling a file would be most of the work.
                 busy = self._commits.journal.position >= _UNFILLED_BYTES // 2
-                self._prepare(fill=busy and self._fills)
+                self._prepare(fill=busy and self._prefill)
                 return False
             try:
                 self._next_journal = self._new_journal(fill=False)
@@ -256,7 +267,7 @@ class Saver:
         self._next_journal = None
         return True
 
-    def _save(self, snapshot: checkpoint.Snapshot, segment: int) -> None:
+    def _save(self, snapshot: checkpoint.CheckpointSnapshot, segment: int) -> None:
         """Run in the worker's thread."""
         unused: list[int] = []
         error: Exception | None = None
@@ -266,7 +277,7 @@ class Saver:
             error = failure
         else:
             self._retire(snapshot.journal_from)
-        self._loop.call_soon_threadsafe(self._saved, snapshot, unused, error)
+        self._loop.call_soon_threadsafe(self._finished, snapshot, unused, error)
 
     def _retire(self, before: int) -> None:
         """Let go of journal files: those that can't go now are tried with the next checkpoint's."""
@@ -277,7 +288,7 @@ class Saver:
             log.error("journal files that are not needed stay for now error=%s", error)  # noqa: TRY400 - the error says it all
         self._faults.reach("journal-deleted")
 
-    def _write(self, snapshot: checkpoint.Snapshot, segment: int) -> list[int]:
+    def _write(self, snapshot: checkpoint.CheckpointSnapshot, segment: int) -> list[int]:
         save = partial(
             checkpoint.write,
             snapshot,
@@ -290,60 +301,60 @@ class Saver:
         try:
             return save()
         except OSError as error:
-            if error.errno not in NO_ROOM or not self._reserve.release():
+            if error.errno not in DISK_FULL_ERRORS or not self._reserve.release():
                 raise
             # It may free more than it takes.
             return save()
 
-    def _saved(
+    def _finished(
         self,
-        snapshot: checkpoint.Snapshot,
+        snapshot: checkpoint.CheckpointSnapshot,
         unused: list[int],
         error: Exception | None,
     ) -> None:
         try:
             if error is None:
-                self._succeeded(snapshot, unused)
+                self._complete(snapshot, unused)
             else:
-                self._failed(snapshot, error)
+                self._handle_failure(snapshot, error)
         except Exception as failure:  # noqa: BLE001 - what is in memory is not known any more
             self._commits.stop("what was saved can't be let go of", failure)
         finally:
-            saving, self._saving = self._saving, None
+            saving, self._running = self._running, None
             if saving is not None:
                 saving.set_result(None)
             self._commits.resume()
 
-    def _succeeded(self, snapshot: checkpoint.Snapshot, unused: list[int]) -> None:
-        checkpoint.succeeded(snapshot, self._registry, self._catalog)
+    def _complete(self, snapshot: checkpoint.CheckpointSnapshot, unused: list[int]) -> None:
+        checkpoint.complete(snapshot, self._registry, self._catalog)
         self._metrics.checkpoints += 1
         self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
-        self._trouble = None
-        self._forget([*unused, *self._undeleted])
+        self._last_failure = None
+        self._delete_segments([*unused, *self._undeleted_segments])
         self.evict_soon()
-        self.stuck = None if self._hold_reserve() else _NO_RESERVE
+        self.write_refusal = None if self._hold_reserve() else _NO_RESERVE
         self._compact()
 
-    def _failed(self, snapshot: checkpoint.Snapshot, error: Exception) -> None:
-        self._owed = snapshot
+    def _handle_failure(self, snapshot: checkpoint.CheckpointSnapshot, error: Exception) -> None:
+        self._failed_snapshot = snapshot
         if self._closing:
-            self._give_back()
+            self._roll_back_failed()
         if isinstance(error, SyncFailed):
             self._commits.stop("checkpoint failed", error)
             return
         log.error("checkpoint failed, the journal keeps everything error=%s", error)
-        self._try_later(f"a checkpoint failed: {error}", error)
-        if self.stuck is None and not self._reserve.held:
-            self.stuck = _NO_RESERVE
-        self._compact_again()
+        self._pause_after(f"a checkpoint failed: {error}", error)
+        if self.write_refusal is None and not self._reserve.held:
+            self.write_refusal = _NO_RESERVE
+        self._retry_compaction()
 
-    def _try_later(self, reason: str, error: BaseException) -> None:
+    def _pause_after(self, reason: str, error: BaseException) -> None:
         """Pause, and take in no more than the budget until it has worked."""
         self._failed_at = perf_counter()
-        full = isinstance(error, OSError) and error.errno in NO_ROOM
-        self._trouble = StoreUnwritable(reason, full=full)
+        full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
+        self._last_failure = StoreUnwritable(reason, full=full)
         if self._registry.unsaved_bytes >= self._options.tail_budget:
-            self.stuck = self._trouble
+            self.write_refusal = self._last_failure
 
     def _hold_reserve(self) -> bool:
         if self._reserve.held or self._reserve.hold():
@@ -363,7 +374,7 @@ class Saver:
         if self._registry.evict(self._options.max_loaded_streams) and not self._closing:
             self.evict_soon()
 
-    def _forget(self, segments: list[int]) -> None:
+    def _delete_segments(self, segments: list[int]) -> None:
         """Delete segments: from here on nobody on the loop can look them up any more.
 
         One that can't be deleted is tried again behind the next checkpoint, and at a start.
@@ -374,9 +385,9 @@ class Saver:
                 segment_path(self._segments, number).unlink(missing_ok=True)
             except OSError as error:
                 log.error("a segment that is not needed stays for now error=%s", error)  # noqa: TRY400 - the error says it all
-                self._undeleted.add(number)
+                self._undeleted_segments.add(number)
             else:
-                self._undeleted.discard(number)
+                self._undeleted_segments.discard(number)
 
     def _new_journal(self, *, fill: bool) -> JournalWriter:
         number = self._commits.journal.number + 1
@@ -386,7 +397,7 @@ class Saver:
     def _prepare(self, *, fill: bool) -> None:
         """Have the next journal file made ready beside the loop."""
         if self._next_journal is None and self._preparing is None and not self._closing:
-            if not self._may_try():
+            if not self._may_start():
                 return
             make = partial(self._new_journal, fill=fill)
             self._preparing = self._loop.run_in_executor(self._worker, make)
@@ -400,12 +411,12 @@ class Saver:
             self._commits.stop("the next journal file was not synced", error)
         elif error is not None:
             log.error("no next journal file error=%s", error)
-            self._try_later(f"there is no next journal file: {error}", error)
+            self._pause_after(f"there is no next journal file: {error}", error)
         else:
             self._next_journal = preparing.result()
             if fill:
-                self._fills = self._next_journal.is_filled
-            if self._wanted and self._commits.between_batches and not self._closing:
-                self._begin()
-        if self._saving is None:
+                self._prefill = self._next_journal.is_filled
+            if self._requested and self._commits.between_batches and not self._closing:
+                self._start()
+        if self._running is None:
             self._commits.resume()

@@ -24,16 +24,16 @@ from typing import Final
 
 from headwater.errors import NewerFormat, StreamDamaged
 from headwater.storage.disk.catalog import Catalog
-from headwater.storage.disk.disk_space import NO_ROOM, free_bytes
+from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, free_bytes
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
-from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.segments import (
     BLOCK,
     Extent,
     SegmentFile,
     SegmentWriter,
-    room_for,
+    max_segment_bytes,
     segment_path,
 )
 
@@ -101,7 +101,7 @@ def _tier(size: int) -> int:
     return tier
 
 
-class CalledOff(Exception):
+class CompactionCancelled(Exception):
     """The store closes: what was begun is dropped."""
 
 
@@ -110,14 +110,14 @@ def compact(
     folder: Path,
     segment: int,
     catalog: Catalog,
-    metrics: Metrics,
+    metrics: EngineMetrics,
     pause: Callable[[], None] = lambda: None,
     faults: Faults = NO_FAULTS,
 ) -> list[int]:
     """Rewrite what is needed of some segments, in a thread; gives the segments to delete."""
     old = sorted(extent for number in numbers for extent in catalog.extents_in(number))
     files = {number: SegmentFile(segment_path(folder, number)) for number in numbers}
-    writer = SegmentWriter(folder, segment, room_for(old), faults)
+    writer = SegmentWriter(folder, segment, max_segment_bytes(old), faults)
     try:
         for run in _runs(old):
             length = run[-1].end - run[0].start
@@ -165,24 +165,24 @@ class Compactor:
         self,
         folder: Path,
         catalog: Catalog,
-        metrics: Metrics,
-        forget: Callable[[list[int]], None],
+        metrics: EngineMetrics,
+        delete_segments: Callable[[list[int]], None],
         stop: Callable[[OSError], object],
-        last_room: Callable[[], int],
+        emergency_bytes: Callable[[], int],
         max_files: int = MAX_FILES,
         faults: Faults = NO_FAULTS,
     ) -> None:
-        """Call `forget` with segments to delete, and `stop` where the catalog is in doubt.
+        """Call `delete_segments` with segments to delete, and `stop` where the catalog is in doubt.
 
-        `last_room` gives what a full disk has left, or nothing while it is not full.
+        `emergency_bytes` gives what a full disk has left, or nothing while it is not full.
         """
         self._loop = asyncio.get_running_loop()
         self._folder = folder
         self._catalog = catalog
         self._metrics = metrics
-        self._forget = forget
+        self._delete_segments = delete_segments
         self._stop = stop
-        self._last_room = last_room
+        self._emergency_bytes = emergency_bytes
         self._faults = faults
         self._max_files = max(MERGE_AT, min(max_files, MAX_FILES))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-compact")
@@ -205,12 +205,12 @@ class Compactor:
         unused: list[int] = []
         try:
             unused = self._compact(segment)
-        except CalledOff:
+        except CompactionCancelled:
             pass
         except SyncFailed as failure:
             self._loop.call_soon_threadsafe(self._stop, failure)
         except OSError as failure:
-            if failure.errno in NO_ROOM:  # the catalog's transaction takes some as well
+            if failure.errno in DISK_FULL_ERRORS:  # the catalog's transaction takes some as well
                 log.info("compaction waits for room, all stays as it is")
             else:
                 log.error("compaction failed, all stays as it is error=%s", failure)  # noqa: TRY400 - the error says it all
@@ -221,13 +221,13 @@ class Compactor:
 
     def _done(self, unused: list[int]) -> None:
         self._busy = False
-        self._forget(unused)
+        self._delete_segments(unused)
 
     def _compact(self, segment: int) -> list[int]:
         segments = [item for item in self._catalog.segments() if item[0] not in self._damaged]
         numbers = choose(segments, free_bytes(self._folder) // 2, self._max_files)
         if not numbers:
-            numbers = choose_to_free(segments, self._last_room(), self._max_files)
+            numbers = choose_to_free(segments, self._emergency_bytes(), self._max_files)
         if not numbers:
             return []
         pause = self._pause_for(0.0 if len(numbers) >= _HURRY_AT else _PAUSE)
@@ -257,7 +257,7 @@ class Compactor:
             nonlocal began
             took = perf_counter() - began
             if self._closing.wait(min(took * share, _MAX_PAUSE_SECONDS)):
-                raise CalledOff
+                raise CompactionCancelled
             began = perf_counter()
 
         return pause

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-NO_ROOM: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.EDQUOT})
+DISK_FULL_ERRORS: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.EDQUOT})
 """Errors that more room would help against."""
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from headwater.storage.disk.faults import HOLD_SECONDS, NO_FAULTS, Faults
 from headwater.storage.disk.fsync import Sync, SyncFailed
 from headwater.storage.disk.journal import JournalWriter
-from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.metrics import EngineMetrics
 
 log: Final = logging.getLogger("headwater.disk")
 
@@ -104,7 +104,7 @@ class GroupCommit:
         loop: asyncio.AbstractEventLoop,
         journal: JournalWriter,
         sync: Sync | None,
-        metrics: Metrics,
+        metrics: EngineMetrics,
         after_batch: Callable[[], None],
         notify: Callable[[], None],
         faults: Faults = NO_FAULTS,

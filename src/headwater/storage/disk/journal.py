@@ -23,7 +23,7 @@ from typing import Final
 from zlib_ng.zlib_ng import crc32
 
 from headwater.storage.disk.data_directory import NUMBER
-from headwater.storage.disk.disk_space import NO_ROOM, free_bytes
+from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, free_bytes
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed, sync, sync_directory
 from headwater.storage.disk.records import HEADER, MAX_LENGTH
@@ -119,7 +119,7 @@ class JournalWriter:
             self._reserve(reserve, fill=fill)
             self._write_header()
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if error.errno in DISK_FULL_ERRORS:
                 return  # a store starts on a full disk, to be read; the first batch tries again
             # An empty file counts as never used; at a start it may be the only one there is.
             os.ftruncate(self.fd, 0)
@@ -155,7 +155,7 @@ class JournalWriter:
                 os.posix_fallocate(self.fd, 0, reserve)
         except OSError as error:
             os.ftruncate(self.fd, before)
-            if error.errno not in NO_ROOM:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
 
     def write(self, records: Sequence[Sequence[bytes]]) -> None:
@@ -237,7 +237,7 @@ def make_durable(path: Path, end: int, faults: Faults = NO_FAULTS) -> None:
                 piece = os.pread(fd, min(len(ZEROS), end - position), position)
                 _write_all(fd, piece, position)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
             # Some file systems never write in place. A full one can still be read.
             log.warning("no room to write the journal anew, it is only synced file=%s", path)

@@ -45,7 +45,7 @@ _BATCH_MARK: Final = re.compile(rb"BTCH(?=.{8}[\x00-\x0f]\x00{3})", re.DOTALL)
 """With a sequence below 2^36: clients may have written the magic alone as often as it fits."""
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """A record where it stands in a journal file."""
 
     position: int
@@ -73,7 +73,7 @@ def check_header(path: Path) -> None:
         raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
 
 
-def never_used(path: Path) -> bool:
+def is_unused(path: Path) -> bool:
     """Tell a file that was being made ready when the process died: its header is not its own."""
     try:
         number = _number_in_header(path)
@@ -119,7 +119,7 @@ def seed_of(path: Path) -> int | None:
     return None
 
 
-def read_journal(path: Path) -> Iterator[Entry | Damage]:
+def read_journal(path: Path) -> Iterator[JournalEntry | Damage]:
     """Read a file from the start: whole records, and the places between them that are none.
 
     Records of a torn batch are not given, even those that are whole.
@@ -140,7 +140,7 @@ def read_journal(path: Path) -> Iterator[Entry | Damage]:
                 if following is None:
                     # Zeros, or what is left of an older file, unless a record of this one is there.
                     rest = _rest(fd, position, size)
-                    if any(True for _ in whole_records(rest, seed, until=_SEARCHED)):
+                    if any(True for _ in find_records(rest, seed, until=_SEARCHED)):
                         yield Damage(position, size, torn=True)
                     return
                 yield from _salvaged(_read(fd, position, following[0]), position, seed)
@@ -152,7 +152,7 @@ def read_journal(path: Path) -> Iterator[Entry | Damage]:
             sequence += 1
 
 
-def salvage(path: Path, damage: Damage) -> Iterator[Entry | Damage]:
+def salvage(path: Path, damage: Damage) -> Iterator[JournalEntry | Damage]:
     """Read a damaged part of a file: the whole records in it, and what is between them."""
     seed = seed_of(path)
     if seed is None:
@@ -163,10 +163,10 @@ def salvage(path: Path, damage: Damage) -> Iterator[Entry | Damage]:
     yield from _salvaged(part, damage.position, seed)
 
 
-def _salvaged(part: bytes, position: int, seed: int) -> Iterator[Entry | Damage]:
+def _salvaged(part: bytes, position: int, seed: int) -> Iterator[JournalEntry | Damage]:
     at = 0
-    for start, body in whole_records(part, seed):
-        entry = Entry(position + start, body)
+    for start, body in find_records(part, seed):
+        entry = JournalEntry(position + start, body)
         if start > at:
             yield Damage(position + at, entry.position, torn=False)
         yield entry
@@ -177,16 +177,16 @@ def _salvaged(part: bytes, position: int, seed: int) -> Iterator[Entry | Damage]
 
 def _records(
     fd: int, position: int, end: int, size: int, seed: int, sequence: int
-) -> Iterator[Entry | Damage]:
+) -> Iterator[JournalEntry | Damage]:
     """Read the records of one batch."""
     batch = _read(fd, position, end)
-    found: list[Entry] = []
+    found: list[JournalEntry] = []
     at = 0
     while at < end - position:
         body = _record_in(batch, at, seed)
         if body is None:
             break
-        found.append(Entry(position + at, body))
+        found.append(JournalEntry(position + at, body))
         at += HEADER.size + len(body)
     if at == end - position:
         yield from found
@@ -271,9 +271,9 @@ _SHORT: Final = 16 * 1024
 _STEP: Final = 4096
 
 
-def whole_records(part: bytes, seed: int, until: int | None = None) -> Iterator[tuple[int, bytes]]:
+def find_records(part: bytes, seed: int, until: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Give the records that are whole, and where they begin: anywhere, or up to a position."""
-    sums = _Sums(part)
+    sums = _PrefixChecksums(part)
     last = len(part) if until is None else until + HEADER.size
     match = _MARK.search(part, HEADER.size)
     while match is not None:
@@ -294,7 +294,7 @@ def whole_records(part: bytes, seed: int, until: int | None = None) -> Iterator[
         match = _MARK.search(part, following)
 
 
-class _Sums:
+class _PrefixChecksums:
     """Checksums of everything up to a position; those of some positions are kept."""
 
     def __init__(self, part: bytes) -> None:
@@ -325,7 +325,7 @@ class Torn(NamedTuple):
     position: int
 
 
-def read_journals(files: list[Path]) -> Iterator[tuple[Path, Entry | Damage | Torn]]:
+def read_journals(files: list[Path]) -> Iterator[tuple[Path, JournalEntry | Damage | Torn]]:
     """Read journal files in order, oldest first."""
     for index, path in enumerate(files):
         for item in read_journal(path):
@@ -343,7 +343,9 @@ def read_journals(files: list[Path]) -> Iterator[tuple[Path, Entry | Damage | To
 
 def has_records(path: Path) -> bool:
     """Tell whether a journal file holds a whole record."""
-    return not never_used(path) and any(isinstance(item, Entry) for item in read_journal(path))
+    return not is_unused(path) and any(
+        isinstance(item, JournalEntry) for item in read_journal(path)
+    )
 
 
 class Owners(NamedTuple):
@@ -354,7 +356,7 @@ class Owners(NamedTuple):
     """The headers account for all of the place."""
 
 
-def owners(path: Path, damage: Damage) -> Owners:
+def find_owners(path: Path, damage: Damage) -> Owners:
     """Go from header to header through a damaged place, as far as their lengths lead."""
     found: list[int] = []
     at = damage.position
@@ -376,7 +378,7 @@ def owners(path: Path, damage: Damage) -> Owners:
     return Owners(found, complete=at == damage.end)
 
 
-class Named(NamedTuple):
+class NamedStream(NamedTuple):
     """A stream by its number, and by its path where that is known."""
 
     stream: int
@@ -386,7 +388,7 @@ class Named(NamedTuple):
         return f"stream {self.stream}" + ("" if self.path is None else f", {self.path}")
 
 
-def whose(*streams: Named) -> str:
+def describe_streams(*streams: NamedStream) -> str:
     """Name the streams that something is about: a few of them, and how many more there are."""
     names = [str(stream) for stream in streams[:_MOST_NAMED]]
     if len(streams) > len(names):

@@ -47,7 +47,7 @@ class Histogram:
         }
 
 
-class Metrics:
+class EngineMetrics:
     """What the engine did since it was opened."""
 
     __slots__ = (
@@ -88,7 +88,7 @@ class Metrics:
         )
         return figures
 
-    def with_checkpoint(self, segment_bytes: int, seconds: float) -> "Metrics":
+    def with_checkpoint(self, segment_bytes: int, seconds: float) -> "EngineMetrics":
         """Give the metrics as they are once a checkpoint under way, which keeps them, is done."""
         later = deepcopy(self)
         later.segment_bytes += segment_bytes

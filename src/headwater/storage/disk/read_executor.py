@@ -54,7 +54,7 @@ class StoredBytes:
         copied = 0
         if begin >= stream.start:
             for extent in self._catalog.extents(stream.number, begin, begin + most):
-                file = self._files.opened(extent.segment)
+                file = self._files.get_open(extent.segment)
                 if file is None:
                     break
                 checked = file.checked_until(extent, upto)
@@ -69,7 +69,7 @@ class StoredBytes:
 
     def _is_lent(self, length: int) -> bool:
         """Tell whether bytes that follow each other in a segment are sent from there."""
-        return length >= _FROM_FILE_BYTES and self._files.may_lend
+        return length >= _FROM_FILE_BYTES and self._files.can_send_files
 
     def joined(self, stream: DiskStream, begin: int, end: int) -> bytes:
         """Give the bytes of a short range in one piece."""

@@ -23,15 +23,15 @@ from headwater.storage.disk.fsync import sync, sync_directory
 from headwater.storage.disk.journal import journal_numbers, journal_path, make_durable, retire
 from headwater.storage.disk.journal_reader import (
     Damage,
-    Named,
+    NamedStream,
     Torn,
     check_header,
-    never_used,
-    owners,
+    describe_streams,
+    find_owners,
+    is_unused,
     read_journals,
-    whose,
 )
-from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.records import (
     CREATE,
     DELETE,
@@ -58,7 +58,7 @@ def recover(
     segments: Path,
     catalog: Catalog,
     registry: Registry,
-    metrics: Metrics,
+    metrics: EngineMetrics,
     *,
     durable: bool,
     faults: Faults = NO_FAULTS,
@@ -105,13 +105,13 @@ def recover(
 def _replay(files: list[Path], replay: "Replay", faults: Faults) -> dict[Path, int]:
     """Apply what journal files hold; gives where the last record of each ends."""
     ends: dict[Path, int] = {}
-    used = [path for path in files if not never_used(path)]
+    used = [path for path in files if not is_unused(path)]
     for path in used:
         check_header(path)
     for path, item in read_journals(used):
         if isinstance(item, Damage):
             reason = "a record there does not hold what its checksum says"
-            lost = replay.whose(owners(path, item).streams)
+            lost = replay.describe(find_owners(path, item).streams)
             raise StoreDamaged(str(path), item.position, reason + lost)
         if isinstance(item, Torn):
             _cut(path, item.position, faults)
@@ -120,7 +120,7 @@ def _replay(files: list[Path], replay: "Replay", faults: Faults) -> dict[Path, i
         try:
             replay.apply(decode(item.body))
         except DamagedRecord as error:
-            reason = f"{error}{replay.whose([stream_of(item.body)])}"
+            reason = f"{error}{replay.describe([stream_of(item.body)])}"
             raise StoreDamaged(str(path), item.position, reason) from error
         ends[path] = item.end
     replay.finish()
@@ -201,10 +201,10 @@ class Replay:
         self._registry.appended(stream, record.data, record.extras, record.now)
         self._touched[stream.number] = stream
 
-    def whose(self, streams: Iterable[int]) -> str:
+    def describe(self, streams: Iterable[int]) -> str:
         """Name streams, by what the catalog and the journal up to here know."""
         numbers = [number for number in dict.fromkeys(streams) if number]
-        return whose(*(Named(number, self._path(number)) for number in numbers))
+        return describe_streams(*(NamedStream(number, self._path(number)) for number in numbers))
 
     def _path(self, number: int) -> str | None:
         stream = self._registry.numbered(number)
@@ -220,7 +220,7 @@ class Replay:
 # How many streams there are: those of the catalog, and what the journal behind it says.
 
 
-class Living:
+class StreamCount:
     """Counts the streams that are not deleted as the journal goes on."""
 
     def __init__(self, db: sqlite3.Connection | None) -> None:

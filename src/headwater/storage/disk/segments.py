@@ -263,7 +263,7 @@ def check_header(path: Path, header: bytes) -> None:
     raise StoreDamaged(str(path), 0, "its header is not that of a segment file")
 
 
-def room_for(extents: Iterable[Extent]) -> int:
+def max_segment_bytes(extents: Iterable[Extent]) -> int:
     """Say how long a segment with such extents is at most."""
     sizes = (EXTENT_HEADER + item.length + _sums_bytes(item.length) for item in extents)
     return START + sum(sizes)
@@ -302,11 +302,11 @@ class SegmentFiles:
         """With those that only a range of theirs keeps open."""
 
     @property
-    def may_lend(self) -> bool:
+    def can_send_files(self) -> bool:
         """Whether ranges may be given out: a slow reader keeps their files open."""
         return len(self._alive) < self._limit
 
-    def opened(self, number: int) -> SegmentFile | None:
+    def get_open(self, number: int) -> SegmentFile | None:
         """Give a segment if it is open."""
         return self._alive.get(number)
 

@@ -42,14 +42,14 @@ from headwater.protocol.refusals import (
 )
 from headwater.storage.disk.catalog import FILE as CATALOG_FILE
 from headwater.storage.disk.catalog import Catalog, CatalogFailed, CatalogFull
-from headwater.storage.disk.checkpointer import Saver
+from headwater.storage.disk.checkpointer import Checkpointer
 from headwater.storage.disk.data_directory import DirectoryLock
-from headwater.storage.disk.disk_space import NO_ROOM, Reserve
+from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, Reserve
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import choose_fsync, make_directory
 from headwater.storage.disk.group_commit import GroupCommit
 from headwater.storage.disk.journal import JournalWriter, journal_numbers
-from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.operations import (
     AppendOperation,
     CreateOperation,
@@ -112,7 +112,7 @@ class DiskStore(Store):
         self._faults = faults
         self.options = options or DiskOptions()
         self._clock = clock
-        self.metrics = Metrics()
+        self.metrics = EngineMetrics()
         self._notifications = Notifications()
         self._opened = False
 
@@ -164,7 +164,7 @@ class DiskStore(Store):
             notify=self._notify,
             faults=self._faults,
         )
-        self._saver = Saver(
+        self._checkpointer = Checkpointer(
             journals,
             segments,
             options,
@@ -181,7 +181,7 @@ class DiskStore(Store):
         if not self._opened:
             return
         self._opened = False
-        await self._saver.close()
+        await self._checkpointer.close()
         self._commits.journal.close()
         if self._sync is not None:
             self._sync.close()
@@ -251,8 +251,11 @@ class DiskStore(Store):
                 sub_offset=origin.sub_offset,
                 at=origin.at,
             )
-        if self._saver.stuck is not None and self._saver.is_still_stuck():
-            return self._saver.stuck
+        if (
+            self._checkpointer.write_refusal is not None
+            and self._checkpointer.still_refuses_writes()
+        ):
+            return self._checkpointer.write_refusal
         registry = self._registry
         number = registry.next_epoch
         registry.next_epoch += 1
@@ -290,8 +293,11 @@ class DiskStore(Store):
             return StreamGone(path)
         plan = decide_append(stream, request)
         if type(plan) is AppendPlan:
-            if self._saver.stuck is not None and self._saver.is_still_stuck():
-                return self._saver.stuck
+            if (
+                self._checkpointer.write_refusal is not None
+                and self._checkpointer.still_refuses_writes()
+            ):
+                return self._checkpointer.write_refusal
             claim = request.producer
             extras = NOTHING_ELSE
             if claim is not None or request.close or request.seq is not None:
@@ -325,7 +331,7 @@ class DiskStore(Store):
         operation = DeleteOperation(self._registry, stream)
         stream.commit = self._commits.add(encode_delete(stream.number, now), operation)
         error = await self._settled(stream)
-        if error is not None and error.full and self._saver.make_room():
+        if error is not None and error.full and self._checkpointer.release_reserve():
             if stream.unsettled or stream.deleted:  # somebody else deletes it by now
                 return await self._settled(stream)
             return await self._delete(stream, now)
@@ -367,7 +373,7 @@ class DiskStore(Store):
         if isinstance(chunk, Chunk):
             from_memory = chunk.end.byte - max(chunk.start.byte, stream.log.start)
             if files and from_memory >= _LONG_READ:
-                self._saver.save_for_readers()
+                self._checkpointer.checkpoint_for_readers()
             if stream.expires:
                 self._registry.touch(stream, now)
         return chunk
@@ -433,7 +439,7 @@ class DiskStore(Store):
             if stream is None:
                 return None
             if len(self._registry) > self.options.max_loaded_streams:
-                self._saver.evict_soon()
+                self._checkpointer.evict_soon()
             if stream.unsettled:
                 await self._settled(stream)
                 continue
@@ -466,7 +472,7 @@ class DiskStore(Store):
         """Say why something was not made durable, and what would help: that is no matter of errno
         alone, since an engine that has stopped is only helped by a restart."""
         stopped = self._commits.failure is not None
-        full = error.errno in NO_ROOM and not stopped
+        full = error.errno in DISK_FULL_ERRORS and not stopped
         return StoreUnwritable(error.strerror or str(error), full=full, stopped=stopped)
 
     def _report(self, stream: DiskStream, damage: StreamDamaged) -> BytesDamaged:
@@ -476,7 +482,7 @@ class DiskStore(Store):
         return BytesDamaged(stream.path, f"{damage.file}, byte {damage.position}")
 
     def _save_if_due(self) -> None:
-        self._saver.after_batch()
+        self._checkpointer.after_batch()
 
     def _notify(self) -> None:
         changed, self._registry.changed = self._registry.changed, set()

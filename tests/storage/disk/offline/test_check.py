@@ -12,8 +12,8 @@ import pytest
 
 from headwater.errors import NewerFormat, StoreDamaged, StoreError
 from headwater.storage.disk.journal import BATCH_HEADER, START
-from headwater.storage.disk.journal_reader import Entry, read_journal
-from headwater.storage.disk.offline.check import Report, check
+from headwater.storage.disk.journal_reader import JournalEntry, read_journal
+from headwater.storage.disk.offline.check import CheckReport, check
 from headwater.storage.disk.records import HEADER as RECORD_HEADER
 from headwater.storage.disk.segments import BLOCK, EXTENT_HEADER
 from headwater.storage.disk.store import DiskStore
@@ -46,9 +46,9 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path): sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def entries(path: Path) -> list[Entry]:
+def entries(path: Path) -> list[JournalEntry]:
     """List the records of a journal file."""
-    return [item for item in read_journal(path) if isinstance(item, Entry)]
+    return [item for item in read_journal(path) if isinstance(item, JournalEntry)]
 
 
 def used(path: Path) -> int:
@@ -57,7 +57,7 @@ def used(path: Path) -> int:
     return last.position + RECORD_HEADER.size + len(last.body)
 
 
-def only_damage(report: Report) -> str:
+def only_damage(report: CheckReport) -> str:
     """Give the one damage that there must be."""
     (finding,) = report.damages
     return str(finding)

@@ -11,8 +11,8 @@ import pytest
 from headwater.errors import StoreDamaged
 from headwater.storage.disk import checkpoint
 from headwater.storage.disk.catalog import Catalog
-from headwater.storage.disk.metrics import Metrics
-from headwater.storage.disk.offline.info import figures
+from headwater.storage.disk.metrics import EngineMetrics
+from headwater.storage.disk.offline.info import read_info
 from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.store import DiskStore
@@ -24,7 +24,7 @@ from tests.support.patience import until
 
 
 def test_the_figures_count_what_is_there(closed: Sample) -> None:
-    found = figures(closed.folder)
+    found = read_info(closed.folder)
     fork = len(closed.written["fork"])
     inherited = query(closed.folder, "SELECT start FROM streams WHERE path = 'fork'")
     own = fork - int(str(inherited[0][0]))
@@ -55,7 +55,7 @@ def test_a_checkpoint_counts_itself(tmp_path: Path) -> None:
         for count in (1, 2):
             await create(store, f"s/{count}")
             await until(partial(has_saved, store, count), "a checkpoint")
-            found = figures(folder).metrics
+            found = read_info(folder).metrics
             assert found["checkpoints"] == found["checkpoint_seconds"]["count"] == count
             longest = found["checkpoint_seconds"]["max"]
             # A part cannot take longer than the whole, however slow the machine is.
@@ -65,7 +65,7 @@ def test_a_checkpoint_counts_itself(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_failed_is_not_counted(tmp_path: Path) -> None:
-    metrics = Metrics()
+    metrics = EngineMetrics()
     catalog = Catalog(tmp_path)
     snapshot = checkpoint.take(Registry(catalog, 1), 1)
     catalog.close()
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_failed_is_not_counted(tmp_path: Path) -> None:
 
 def test_a_recovery_is_told_before_any_checkpoint(killed: Sample) -> None:
     async def scenario(_store: DiskStore) -> dict[str, Any]:
-        return figures(killed.folder).metrics
+        return read_info(killed.folder).metrics
 
     found = with_store(killed.folder, scenario)
     assert (found["recovered_records"], found["checkpoints"]) == (60, 0)
@@ -88,23 +88,23 @@ def test_a_deleted_source_is_kept_for_its_fork(closed: Sample) -> None:
         await store.delete("large/json", T0)
 
     with_store(closed.folder, scenario)
-    found = figures(closed.folder)
+    found = read_info(closed.folder)
     assert found.deleted_streams == 1
     assert found.streams == len(closed.written) - 1
 
 
 def test_a_stream_that_a_repair_has_cut_is_no_fork(closed: Sample) -> None:
-    before = figures(closed.folder)
+    before = read_info(closed.folder)
     damaged_block(closed, "large/json", 0)  # its fork, which is closed, loses all of it as well
     repaired(closed.folder)
-    found = figures(closed.folder)
+    found = read_info(closed.folder)
     assert (found.streams, found.cut_streams, found.deleted_streams) == (before.streams, 2, 0)
     assert (found.forks, found.closed_streams) == (before.forks, before.closed_streams) == (1, 1)
 
 
 def test_a_running_server_is_told_with_its_process(closed: Sample) -> None:
     async def scenario(_store: DiskStore) -> tuple[bool, int | None]:
-        found = figures(closed.folder)
+        found = read_info(closed.folder)
         return found.running, found.process
 
     running, process = with_store(closed.folder, scenario)
@@ -115,4 +115,4 @@ def test_a_running_server_is_told_with_its_process(closed: Sample) -> None:
 def test_a_damaged_catalog_is_told(closed: Sample) -> None:
     Path(closed.folder / "catalog.db").write_bytes(b"x" * 4096)
     with pytest.raises(StoreDamaged, match="headwater repair"):
-        figures(closed.folder)
+        read_info(closed.folder)

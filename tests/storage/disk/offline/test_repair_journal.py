@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headwater.storage.disk.journal import BATCH_HEADER
-from headwater.storage.disk.journal_reader import Entry
+from headwater.storage.disk.journal_reader import JournalEntry
 from headwater.storage.disk.records import HEADER as RECORD_HEADER
 from headwater.storage.disk.records import AppendRecord, CreateRecord, decode
 from headwater.storage.disk.store import DiskStore
@@ -29,7 +29,7 @@ from tests.storage.disk.offline.test_check import entries
 from tests.suites.steps import BINARY, T0, append, create, fork
 
 
-def stream_in(entry: Entry) -> int:
+def stream_in(entry: JournalEntry) -> int:
     return decode(entry.body).stream
 
 

@@ -29,23 +29,23 @@ from headwater.storage.disk.fsync import make_directory, sync_directory, sync_fi
 from headwater.storage.disk.journal import START, JournalWriter, journal_numbers, journal_path
 from headwater.storage.disk.journal_reader import (
     Damage,
-    Entry,
+    JournalEntry,
     Torn,
     check_header,
-    never_used,
+    is_unused,
     read_journal,
     read_journals,
 )
 from headwater.storage.disk.offline.check import Progress, no_progress
 from headwater.storage.disk.offline.view import (
-    View,
+    DirectoryView,
+    explain_disk_full,
     open_segments,
     read_only,
     require_data,
-    room_in,
     take_view,
 )
-from headwater.storage.disk.recovery import Living
+from headwater.storage.disk.recovery import StreamCount
 from headwater.storage.disk.segments import Extent, OpenSegment, naming, segment_path
 
 _PIECE: Final = 4 << 20
@@ -53,7 +53,7 @@ _MARK: Final = 0
 """The number of a journal file that no store has; it holds nothing."""
 
 
-class Copied(msgspec.Struct):
+class BackupSummary(msgspec.Struct):
     """What a backup holds."""
 
     streams: int = 0
@@ -76,17 +76,17 @@ def backup(
     *,
     link: bool = True,
     faults: Faults = NO_FAULTS,
-) -> Copied:
+) -> BackupSummary:
     """Copy a data directory to one that does not exist, or is empty."""
     require_data(folder)
     advice = "make some there, or choose another target"
-    with room_in(target, "the backup", advice), _new_folder(target):
+    with explain_disk_full(target, "the backup", advice), _new_folder(target):
         scratch = target / "unfinished"
         faults.reach("backup-begun")
         with take_view(folder, scratch) as view:
             if view.catalog is None:
                 raise StoreDamaged(str(view.folder / catalog.FILE), 0, view.catalog_error)
-            copied = Copied()
+            copied = BackupSummary()
             _copy_segments(view, target / "segments", copied, progress, link=link)
             _copy_journals(view, target / "journal", copied, view.catalog)
             for part in (target / "segments", target / "journal"):
@@ -125,7 +125,7 @@ def _new_folder(target: Path) -> Iterator[None]:
 
 
 def _copy_segments(
-    view: View, folder: Path, copied: Copied, progress: Progress, *, link: bool
+    view: DirectoryView, folder: Path, copied: BackupSummary, progress: Progress, *, link: bool
 ) -> None:
     if view.missing_segments:
         missing = segment_path(view.folder / "segments", view.missing_segments[0])
@@ -169,14 +169,16 @@ def _copy(segment: OpenSegment, path: Path, told: Callable[[int], None]) -> None
     sync_file(path)
 
 
-def _copy_journals(view: View, folder: Path, copied: Copied, its_catalog: Path) -> None:
+def _copy_journals(
+    view: DirectoryView, folder: Path, copied: BackupSummary, its_catalog: Path
+) -> None:
     """Take over whole batches only."""
     originals = view.folder / "journal"
     if view.missing_journals:
         missing = journal_path(originals, view.missing_journals[0])
         raise StoreDamaged(str(missing), 0, "the file is missing")
     files = list(view.journals)
-    while files and never_used(files[-1]):
+    while files and is_unused(files[-1]):
         files.pop()
     ends = dict.fromkeys(files, START)
     for path in files:
@@ -203,7 +205,7 @@ def _copy_journals(view: View, folder: Path, copied: Copied, its_catalog: Path) 
     journal_path(folder, _MARK).unlink()
 
 
-def _copy_catalog(path: Path, target: Path, copied: Copied) -> None:
+def _copy_catalog(path: Path, target: Path, copied: BackupSummary) -> None:
     sync_file(path)
     copied.catalog_bytes = path.stat().st_size
     path.rename(target / catalog.FILE)
@@ -212,12 +214,12 @@ def _copy_catalog(path: Path, target: Path, copied: Copied) -> None:
 
 
 def _count(db: sqlite3.Connection, journals: Path) -> int:
-    living = Living(db)
+    streams = StreamCount(db)
     for number in journal_numbers(journals):
         for item in read_journal(journal_path(journals, number)):
-            if isinstance(item, Entry):
-                living.follow(item.body)
-    return living.count
+            if isinstance(item, JournalEntry):
+                streams.follow(item.body)
+    return streams.count
 
 
 def _verify(target: Path, folder: Path) -> None:

@@ -18,10 +18,11 @@ import msgspec
 from headwater.protocol.content_types import media_type
 from headwater.protocol.framing import cut as framing_cut
 from headwater.protocol.offsets import Lineage
+from headwater.protocol.paths import DAMAGED_PATH
 from headwater.storage.disk import catalog
 from headwater.storage.disk.catalog import BY_NUMBER, COLUMNS, Catalog, StreamRow, dump, load
 from headwater.storage.disk.journal import journal_numbers
-from headwater.storage.disk.journal_reader import Named, whose
+from headwater.storage.disk.journal_reader import NamedStream, describe_streams
 from headwater.storage.disk.offline.view import open_segments, read_only
 from headwater.storage.disk.segments import Extent, OpenSegment, SegmentWriter
 
@@ -37,7 +38,7 @@ _OTHER_TABLES: Final = (
 _MOST: Final = 2**53
 
 
-class Rows(msgspec.Struct):
+class ReadableRows(msgspec.Struct):
     """What could be read of a damaged catalog."""
 
     streams: dict[int, StreamRow] = {}
@@ -72,18 +73,18 @@ class _Row(msgspec.Struct, frozen=True):
     inherited: str | None
 
 
-def read_rows(folder: Path, scratch: Path) -> Rows:
+def read_rows(folder: Path, scratch: Path) -> ReadableRows:
     """Read what can be read of a damaged catalog; a copy may be made in `scratch`."""
     if not (folder / catalog.FILE).exists():
-        return Rows()
+        return ReadableRows()
     rows = _read_file(folder)
     if not rows.streams:
         rows = _read_file(_with_another_first_page(folder, scratch))
     return rows
 
 
-def _read_file(folder: Path) -> Rows:
-    rows = Rows()
+def _read_file(folder: Path) -> ReadableRows:
+    rows = ReadableRows()
     try:
         with closing(read_only(folder, live=False)) as db:
             _read(db, rows)
@@ -109,7 +110,7 @@ def _with_another_first_page(folder: Path, scratch: Path) -> Path:
     return scratch
 
 
-def _read(db: sqlite3.Connection, rows: Rows) -> None:
+def _read(db: sqlite3.Connection, rows: ReadableRows) -> None:
     found, whole = _scan(db, _STREAMS + " NOT INDEXED", "id")
     taken: set[str] = set()
     for values in found:
@@ -178,7 +179,7 @@ def _is_json(text: str | None) -> bool:
         return False
 
 
-def write_catalog(folder: Path, rows: Rows, journals: Path) -> None:
+def write_catalog(folder: Path, rows: ReadableRows, journals: Path) -> None:
     """Write a new catalog with the rows that were saved; it lists no bytes yet."""
     made = Catalog(folder)
     made.close()
@@ -230,20 +231,18 @@ def all_streams(db: sqlite3.Connection) -> Iterator[StreamRow]:
 # mistaken for those of what is appended later. The old one stays as a deleted source, until its
 # heir is deleted.
 
-HIDDEN: Final = "__ds/damaged/{}"
-"""No request can name such a path."""
 _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
 
 
-class Piece(NamedTuple):
+class IntactPrefix(NamedTuple):
     """An extent, and how much of it is whole."""
 
     extent: Extent
     length: int
 
 
-class Mender:
+class CatalogRepair:
     """Changes a copy of the catalog so that it lists only what is whole."""
 
     def __init__(
@@ -281,7 +280,7 @@ class Mender:
 
     # Bytes
 
-    def mend(self, stream: int, start: int, end: int | None, content_type: str) -> int:
+    def repair_stream(self, stream: int, start: int, end: int | None, content_type: str) -> int:
         """List what is whole of a stream, at most up to `end`; gives where that ends."""
         listed = self._listed(stream)
         pieces = list(self._follow(stream, listed, start, end))
@@ -306,7 +305,7 @@ class Mender:
 
     def _follow(
         self, stream: int, listed: list[Extent], start: int, end: int | None
-    ) -> Iterator[Piece]:
+    ) -> Iterator[IntactPrefix]:
         """Go from extent to extent, up to the first hole."""
         options: dict[int, list[Extent]] = defaultdict(list)
         for extent in dict.fromkeys((*listed, *self._found.get(stream, ()))):
@@ -314,7 +313,7 @@ class Mender:
                 options[extent.start].append(extent)
         at = start
         while options.get(at) and (end is None or at < end):
-            pieces = [Piece(extent, self._whole(extent)) for extent in options[at]]
+            pieces = [IntactPrefix(extent, self._whole(extent)) for extent in options[at]]
             best = max(pieces, key=lambda piece: piece.length)
             if not best.length:
                 return
@@ -343,10 +342,10 @@ class Mender:
 
     def _read(self, extent: Extent) -> bytes:
         if extent.segment not in self._files:
-            self.settle()
+            self.finish_segment()
         return self._files[extent.segment].read(extent, extent.length)
 
-    def settle(self) -> None:
+    def finish_segment(self) -> None:
         """Make durable, and readable, what was written."""
         if self._writer is not None:
             self._writer.finish()
@@ -374,13 +373,13 @@ class Mender:
         """Remember that a stream has lost what came behind its end."""
         self._cut.add(stream)
 
-    def mend_broken(self, streams: Iterable[int]) -> None:
+    def repair_broken(self, streams: Iterable[int]) -> None:
         """Cut streams at their first hole."""
         wanted = set(streams)
         for row in all_streams(self._db):
             if row.id not in wanted:
                 continue
-            end = self.mend(row.id, row.start, row.end, row.content_type)
+            end = self.repair_stream(row.id, row.start, row.end, row.content_type)
             if end < row.end:
                 self.dropped.append(f"Bytes {end} to {row.end}{_whose(row)} are dropped.")
                 put_streams(self._db, [row._replace(end=end)])
@@ -390,7 +389,7 @@ class Mender:
         """Settle what follows from all cuts: forks, epochs and counts."""
         self._find_sources()
         self._rebase()
-        self._turn()
+        self._renumber_cut_streams()
         self._db.execute(
             "UPDATE streams SET forks = "
             "(SELECT count(*) FROM streams AS forks WHERE forks.source = streams.id)"
@@ -398,7 +397,7 @@ class Mender:
         self._db.execute("DELETE FROM producers WHERE stream NOT IN (SELECT id FROM streams)")
         self._db.execute("DELETE FROM extents WHERE stream NOT IN (SELECT id FROM streams)")
         self._count_segments()
-        self.settle()
+        self.finish_segment()
 
     def _next_number(self) -> int:
         (number,) = self._db.execute("SELECT value FROM meta WHERE key = 'next_epoch'").fetchone()
@@ -457,7 +456,7 @@ class Mender:
         self._db.execute("DELETE FROM extents WHERE stream = ?", (stream,))
         self._db.execute("DELETE FROM streams WHERE id = ?", (stream,))
 
-    def _turn(self) -> None:
+    def _renumber_cut_streams(self) -> None:
         """Give each stream that was cut a new number, and each fork of what was lost as well."""
         ends: dict[int, int] = {}
         for row in all_streams(self._db):
@@ -471,9 +470,9 @@ class Mender:
                 self.cut(row.id)
             ends[row.id] = end
             if row.id in self._cut:
-                self._turn_one(row, end)
+                self._renumber(row, end)
 
-    def _turn_one(self, row: StreamRow, end: int) -> None:
+    def _renumber(self, row: StreamRow, end: int) -> None:
         if end < row.start:
             self._db.execute("DELETE FROM extents WHERE stream = ?", (row.id,))
         lineage = Lineage(row.id, tuple((upto, epoch) for upto, epoch in load(row.inherited) or ()))
@@ -490,7 +489,7 @@ class Mender:
         put_streams(
             self._db,
             [
-                old._replace(path=HIDDEN.format(row.id), deleted=1, deadline=None),
+                old._replace(path=DAMAGED_PATH.format(row.id), deleted=1, deadline=None),
                 row._replace(
                     id=number, start=end, end=end, source=row.id, inherited=dump(heir.inherited)
                 ),
@@ -514,7 +513,7 @@ class Mender:
 
 
 def _whose(row: StreamRow) -> str:
-    return whose(Named(row.id, row.path))
+    return describe_streams(NamedStream(row.id, row.path))
 
 
 def holds_messages(lines: list[bytes]) -> bool:

@@ -20,16 +20,22 @@ from headwater.storage.disk.catalog import end_of
 from headwater.storage.disk.journal import journal_path
 from headwater.storage.disk.journal_reader import (
     Damage,
-    Named,
+    NamedStream,
     Torn,
     check_header,
-    never_used,
-    owners,
+    describe_streams,
+    find_owners,
+    is_unused,
     read_journals,
-    whose,
 )
 from headwater.storage.disk.offline.catalog_repair import read_no_rows
-from headwater.storage.disk.offline.view import View, is_full, read_only, room_in, take_view
+from headwater.storage.disk.offline.view import (
+    DirectoryView,
+    explain_disk_full,
+    is_disk_full,
+    read_only,
+    take_view,
+)
 from headwater.storage.disk.records import (
     AppendRecord,
     CreateRecord,
@@ -39,7 +45,7 @@ from headwater.storage.disk.records import (
     decode,
     stream_of,
 )
-from headwater.storage.disk.recovery import Living
+from headwater.storage.disk.recovery import StreamCount
 from headwater.storage.disk.segments import (
     EXTENT_HEADER,
     Extent,
@@ -67,14 +73,14 @@ class Finding(msgspec.Struct, frozen=True):
     """Relative to the data directory."""
     what: str
     position: int | None = None
-    streams: tuple[Named, ...] = ()
+    streams: tuple[NamedStream, ...] = ()
 
     def __str__(self) -> str:
         where = self.file if self.position is None else f"{self.file}, byte {self.position}"
-        return f"{where}: {self.what}{whose(*self.streams)}"
+        return f"{where}: {self.what}{describe_streams(*self.streams)}"
 
 
-class Report(msgspec.Struct):
+class CheckReport(msgspec.Struct):
     """What a check has found."""
 
     damages: list[Finding] = []
@@ -91,11 +97,15 @@ class Report(msgspec.Struct):
     """Streams whose extents are damaged or don't fit together."""
 
 
-def check(folder: Path, progress: Progress = no_progress, *, live: bool | None = None) -> Report:
+def check(
+    folder: Path, progress: Progress = no_progress, *, live: bool | None = None
+) -> CheckReport:
     """Verify every checksum of a data directory."""
     advice = "make some, or set TMPDIR to a folder with more"
     with (
-        room_in(Path(tempfile.gettempdir()), "copies of the journal and the catalog", advice),
+        explain_disk_full(
+            Path(tempfile.gettempdir()), "copies of the journal and the catalog", advice
+        ),
         tempfile.TemporaryDirectory(prefix="headwater-check-") as scratch,
         take_view(folder, Path(scratch), live=live) as view,
     ):
@@ -105,10 +115,10 @@ def check(folder: Path, progress: Progress = no_progress, *, live: bool | None =
 class Check:
     """One check of one view."""
 
-    def __init__(self, view: View, progress: Progress) -> None:
+    def __init__(self, view: DirectoryView, progress: Progress) -> None:
         self._view = view
         self._progress = progress
-        self._report = Report()
+        self._report = CheckReport()
         self._done = 0
         self._catalog_bytes = 0 if view.catalog is None else view.catalog.stat().st_size
         self._total = (
@@ -120,7 +130,7 @@ class Check:
         self._created: dict[int, str] = {}
         """Paths of the streams that were created in the journal."""
 
-    def run(self) -> Report:
+    def run(self) -> CheckReport:
         self._look()
         self._tell(self._total)
         return self._report
@@ -144,7 +154,7 @@ class Check:
                 self._streams()
                 self._journals()
             except sqlite3.DatabaseError as error:
-                if is_full(error):
+                if is_disk_full(error):
                     raise
                 self._catalog_damage(str(error))
         self._orphans()
@@ -158,7 +168,7 @@ class Check:
     ) -> None:
         name = file if isinstance(file, str) else str(file.relative_to(self._view.folder))
         numbers = [stream for stream in dict.fromkeys(streams) if stream]  # documents have none
-        named = tuple(Named(stream, self._path(stream)) for stream in numbers)
+        named = tuple(NamedStream(stream, self._path(stream)) for stream in numbers)
         self._report.damages.append(Finding(name, what, position, named))
 
     def _path(self, stream: int) -> str | None:
@@ -295,8 +305,8 @@ class Check:
             self._found(journal_path(view.folder / "journal", number), "the file is missing")
 
     def _journals(self) -> None:
-        ends = Ends(self._db)
-        living = Living(self._db)
+        ends = StreamEnds(self._db)
+        streams = StreamCount(self._db)
         folder = Path("journal")
         files = list(self._usable_journals())
         sizes = accumulate((path.stat().st_size for path in files), initial=self._done)
@@ -312,16 +322,16 @@ class Check:
                     )
             elif isinstance(item, Damage):
                 what = f"bytes {item.position} to {item.end} don't hold what their checksum says"
-                self._found(name, what, item.position, *owners(path, item).streams)
+                self._found(name, what, item.position, *find_owners(path, item).streams)
             else:
                 self._report.records += 1
-                living.follow(item.body)
+                streams.follow(item.body)
                 wrong = self._follow(ends, item.body)
                 if wrong is not None and self._db is not None:
                     self._found(name, wrong, item.position, stream_of(item.body))
-        self._report.streams = living.count
+        self._report.streams = streams.count
 
-    def _follow(self, ends: "Ends", body: bytes) -> str | None:
+    def _follow(self, ends: "StreamEnds", body: bytes) -> str | None:
         try:
             record = decode(body)
         except DamagedRecord as error:
@@ -333,7 +343,7 @@ class Check:
     def _usable_journals(self) -> Iterator[Path]:
         for path in self._view.journals:
             try:
-                if never_used(path):
+                if is_unused(path):
                     continue
                 check_header(path)
             except StoreDamaged as damage:
@@ -382,7 +392,7 @@ _RULES: Final = (
 _END: Final = f"SELECT {end_of()} FROM streams WHERE id = ?"  # noqa: S608 - ours
 
 
-class Ends:
+class StreamEnds:
     """Follows where each stream ends as the journal goes on."""
 
     def __init__(self, db: sqlite3.Connection | None) -> None:

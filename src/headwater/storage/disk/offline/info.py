@@ -1,4 +1,4 @@
-"""Figures of a data directory: how much is where, and what the engine measured."""
+"""Statistics of a data directory: how much is where, and what the engine measured."""
 
 import json
 import sqlite3
@@ -10,13 +10,13 @@ import msgspec
 from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged
+from headwater.protocol.paths import DAMAGED_PATH
 from headwater.storage.disk import catalog
 from headwater.storage.disk.journal import CRC, FILE_HEADER, HEADER_COPY
-from headwater.storage.disk.offline.catalog_repair import HIDDEN
 from headwater.storage.disk.offline.view import is_running, read_only, require_data
 
 
-class Figures(msgspec.Struct, frozen=True):
+class DirectoryInfo(msgspec.Struct, frozen=True):
     """What `headwater info` tells; counts are those of the last checkpoint."""
 
     directory: str
@@ -50,18 +50,18 @@ class Figures(msgspec.Struct, frozen=True):
     """As the engine saved them at its last checkpoint, or when it recovered."""
 
 
-def figures(folder: Path) -> Figures:
+def read_info(folder: Path) -> DirectoryInfo:
     """Read the figures of a data directory, whether or not a server runs on it."""
     require_data(folder)
     running = is_running(folder)
     try:
         with closing(read_only(folder, live=running)) as db:
-            return _figures(folder, db, running=running)
+            return _read(folder, db, running=running)
     except (sqlite3.DatabaseError, KeyError) as error:
         raise StoreDamaged(str(folder / catalog.FILE), 0, f"SQLite says: {error}") from error
 
 
-def _figures(folder: Path, db: sqlite3.Connection, *, running: bool) -> Figures:
+def _read(folder: Path, db: sqlite3.Connection, *, running: bool) -> DirectoryInfo:
     meta = dict(db.execute("SELECT key, value FROM meta"))
     if meta["version"] > catalog.VERSION:
         raise NewerFormat(str(folder / catalog.FILE), meta["version"], catalog.VERSION)
@@ -71,7 +71,7 @@ def _figures(folder: Path, db: sqlite3.Connection, *, running: bool) -> Figures:
     ).fetchone()
     kept, cut = db.execute(
         "SELECT count(*), coalesce(sum(path GLOB ?), 0) FROM streams WHERE deleted",
-        (HIDDEN.format("*"),),
+        (DAMAGED_PATH.format("*"),),
     ).fetchone()
     (size,) = db.execute("SELECT coalesce(sum(length), 0) FROM extents").fetchone()
     extents, most, owners = db.execute(
@@ -83,7 +83,7 @@ def _figures(folder: Path, db: sqlite3.Connection, *, running: bool) -> Figures:
     ).fetchone()
     (producers,) = db.execute("SELECT count(*) FROM producers").fetchone()
     journals = _sizes(folder / "journal", "*")
-    return Figures(
+    return DirectoryInfo(
         directory=str(folder),
         running=running,
         process=_process(folder) if running else None,

@@ -30,9 +30,9 @@ from headwater.storage.disk.data_directory import DirectoryLock
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import sync_directory, sync_file
 from headwater.storage.disk.journal import JournalWriter, journal_numbers, journal_path
-from headwater.storage.disk.metrics import Metrics
+from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.offline.catalog_repair import (
-    Mender,
+    CatalogRepair,
     all_streams,
     needed_segments,
     put_meta,
@@ -40,14 +40,14 @@ from headwater.storage.disk.offline.catalog_repair import (
     read_rows,
     write_catalog,
 )
-from headwater.storage.disk.offline.check import Progress, Report, check, no_progress
-from headwater.storage.disk.offline.salvage import Found, SalvagingReplay
+from headwater.storage.disk.offline.check import CheckReport, Progress, check, no_progress
+from headwater.storage.disk.offline.salvage import SalvageReplay, UnnamedStream
 from headwater.storage.disk.offline.view import (
-    View,
+    DirectoryView,
     copy_file,
+    explain_disk_full,
     open_segments,
     require_data,
-    room_in,
     take_view,
 )
 from headwater.storage.disk.registry import Registry
@@ -68,23 +68,23 @@ class Repair(msgspec.Struct):
     """A repair that is ready to be installed, or has nothing to do."""
 
     folder: Path
-    report: Report
+    report: CheckReport
     dropped: list[str] = []
     recovered: list[str] = []
     streams: int = 0
     """How many streams there are afterwards."""
-    _made: Path | None = None
+    _staging_dir: Path | None = None
     _faults: Faults = NO_FAULTS
 
     @property
     def needed(self) -> bool:
-        return self._made is not None
+        return self._staging_dir is not None
 
     def install(self) -> Path:
         """Put the repaired state in the place of the damaged one; gives where that one is kept."""
-        assert self._made is not None  # noqa: S101 - only asked for where it is needed
+        assert self._staging_dir is not None  # noqa: S101 - only asked for where it is needed
         with _room(self.folder):
-            return _Installation(self.folder, self._made, self.report, self._faults).run()
+            return _Installation(self.folder, self._staging_dir, self.report, self._faults).run()
 
 
 @contextmanager
@@ -107,31 +107,31 @@ def prepare(
                 take_view(folder, work / "old", live=False) as view,
                 ExitStack() as held,
             ):
-                _Making(repair, view, work / "new", held, begin).run()
+                _RepairBuilder(repair, view, work / "new", held, begin).run()
             yield repair
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
 
 def _room(folder: Path) -> AbstractContextManager[None]:
-    return room_in(folder, "what is repaired", "make some, and repair it again")
+    return explain_disk_full(folder, "what is repaired", "make some, and repair it again")
 
 
-class _Making:
+class _RepairBuilder:
     """Makes the repaired state in a folder of its own."""
 
     def __init__(
-        self, repair: Repair, view: View, made: Path, held: ExitStack, begin: Begin
+        self, repair: Repair, view: DirectoryView, staging_dir: Path, held: ExitStack, begin: Begin
     ) -> None:
         self._repair = repair
         self._begin = begin
         self._progress = begin("Working out the repair")
         self._report = repair.report
         self._view = view
-        self._made = made
-        self._segments = made / "segments"
+        self._staging_dir = staging_dir
+        self._segments = staging_dir / "segments"
         self._segments.mkdir(parents=True)
-        (made / "journal").mkdir()
+        (staging_dir / "journal").mkdir()
         self._numbers = segment_numbers(view.folder / "segments")
         self._files = open_segments(view.folder, self._numbers, held)
         self._held = held
@@ -146,29 +146,35 @@ class _Making:
     def run(self) -> None:
         next_epoch, complete = self._copy_catalog()
         segment = max([*self._numbers, *self._view.missing_segments, 0]) + 1
-        with closing(sqlite3.connect(self._made / catalog.FILE, isolation_level=None)) as db:
+        with closing(sqlite3.connect(self._staging_dir / catalog.FILE, isolation_level=None)) as db:
             db.execute("BEGIN")
-            mender = Mender(db, self._files, self._made, segment + 1, self._held, self._told)
-            found = self._adopt(db, mender, next_epoch, complete=complete) if self._behind else {}
+            catalog_repair = CatalogRepair(
+                db, self._files, self._staging_dir, segment + 1, self._held, self._told
+            )
+            found = (
+                self._adopt(db, catalog_repair, next_epoch, complete=complete)
+                if self._behind
+                else {}
+            )
             db.execute("COMMIT")
             replay = self._replay(found, segment)
-            self._files |= open_segments(self._made, [segment], self._held)
+            self._files |= open_segments(self._staging_dir, [segment], self._held)
             db.execute("BEGIN")
-            for number in replay.holed:
-                mender.cut(number)
+            for number in replay.truncated:
+                catalog_repair.cut(number)
             if not self._rebuilt:
-                mender.mend_broken(self._report.broken_streams)
-            mender.finish()
+                catalog_repair.repair_broken(self._report.broken_streams)
+            catalog_repair.finish()
             put_meta(db, "clean", 0)
             db.execute("COMMIT")
             db.execute("PRAGMA journal_mode=DELETE")
             needed = needed_segments(db)
             self._repair.streams = sum(not row.deleted for row in all_streams(db))
-        self._repair.dropped += [*replay.dropped, *mender.dropped]
+        self._repair.dropped += [*replay.dropped, *catalog_repair.dropped]
         self._repair.recovered += replay.recovered
         self._told(self._total)
         self._verify(needed)
-        self._repair._made = self._made
+        self._repair._staging_dir = self._staging_dir
 
     def _told(self, count: int) -> None:
         self._done += count
@@ -178,59 +184,64 @@ class _Making:
         """Begin with the catalog as it is, or with what can be read of it."""
         old = self._view.catalog
         if self._rebuilt or old is None:
-            rows = read_rows(self._view.folder, self._made.with_name("readable"))
-            write_catalog(self._made, rows, self._view.folder / "journal")
+            rows = read_rows(self._view.folder, self._staging_dir.with_name("readable"))
+            write_catalog(self._staging_dir, rows, self._view.folder / "journal")
             return rows.next_epoch, rows.complete
-        shutil.copyfile(old, self._made / catalog.FILE)
+        shutil.copyfile(old, self._staging_dir / catalog.FILE)
         with closing(sqlite3.connect(old)) as db:
             (number,) = db.execute("SELECT value FROM meta WHERE key = 'next_epoch'").fetchone()
         return int(number), True
 
     def _adopt(
-        self, db: sqlite3.Connection, mender: Mender, next_epoch: int, *, complete: bool
-    ) -> dict[int, Found]:
+        self,
+        db: sqlite3.Connection,
+        catalog_repair: CatalogRepair,
+        next_epoch: int,
+        *,
+        complete: bool,
+    ) -> dict[int, UnnamedStream]:
         """List what segments hold, also where the catalog knew nothing of it."""
         known: set[int] = set()
         sources: set[int] = set()
         for row in all_streams(db):
             known.add(row.id)
             sources.add(row.source)
-            end = mender.mend(row.id, row.start, None, row.content_type)
+            end = catalog_repair.repair_stream(row.id, row.start, None, row.content_type)
             if end < row.end:
-                mender.cut(row.id)
+                catalog_repair.cut(row.id)
                 self._repair.dropped.append(
                     f"Bytes {end} to {row.end} (stream {row.id}, {row.path}) are dropped."
                 )
             put_streams(db, [row._replace(end=end)])
         found = {}
-        for number in sorted(mender.streams_in_segments() - known):
+        for number in sorted(catalog_repair.streams_in_segments() - known):
             if complete and number < next_epoch and number not in sources:
                 continue  # it had been deleted
-            start = mender.first_byte(number)
-            end = mender.mend(number, start, None, "application/octet-stream")
+            start = catalog_repair.first_byte(number)
+            end = catalog_repair.repair_stream(number, start, None, "application/octet-stream")
             if end > start:
-                found[number] = Found(start, end, mender.content_type(number))
+                found[number] = UnnamedStream(start, end, catalog_repair.content_type(number))
         return found
 
-    def _replay(self, found: dict[int, Found], segment: int) -> SalvagingReplay:
+    def _replay(self, found: dict[int, UnnamedStream], segment: int) -> SalvageReplay:
         """Bring the journal into the catalog, as a recovery and a checkpoint would."""
         view = self._view
         numbers = journal_numbers(view.folder / "journal")
-        store = Catalog(self._made)
+        store = Catalog(self._staging_dir)
         try:
             metrics = store.meta("metrics")
             first = int(store.meta("journal_from"))
             following = max([*numbers, first]) + 1
             registry = Registry(store, int(store.meta("next_epoch")))
-            replay = SalvagingReplay(registry, found, time.time())
+            replay = SalvageReplay(registry, found, time.time())
             replay.run(view.journals, self._told)
             snapshot = checkpoint.take(registry, following)
-            checkpoint.write(snapshot, self._segments, segment, store, Metrics())
+            checkpoint.write(snapshot, self._segments, segment, store, EngineMetrics())
             if metrics is not None:
                 store.put("metrics", metrics)
         finally:
             store.close()
-        JournalWriter(self._made / "journal", following, 0).close()
+        JournalWriter(self._staging_dir / "journal", following, 0).close()
         return replay
 
     def _verify(self, needed: set[int]) -> None:
@@ -239,7 +250,7 @@ class _Making:
             target = segment_path(self._segments, number)
             if not target.exists():
                 _link(segment_path(self._view.folder / "segments", number), target)
-        left = check(self._made, self._begin("Checking the result"), live=False).damages
+        left = check(self._staging_dir, self._begin("Checking the result"), live=False).damages
         if left:
             raise StoreError(
                 f"The repair would leave damage behind, so nothing was changed: {left[0]}. "
@@ -250,12 +261,14 @@ class _Making:
 class _Installation:
     """Puts the repaired state in the place of the damaged one."""
 
-    def __init__(self, folder: Path, made: Path, report: Report, faults: Faults) -> None:
+    def __init__(
+        self, folder: Path, staging_dir: Path, report: CheckReport, faults: Faults
+    ) -> None:
         self._folder = folder
-        self._made = made
+        self._staging_dir = staging_dir
         self._faults = faults
         self._damaged_files = {finding.file for finding in report.damages}
-        with closing(sqlite3.connect(made / catalog.FILE)) as db:
+        with closing(sqlite3.connect(staging_dir / catalog.FILE)) as db:
             self._needed = needed_segments(db)
 
     def run(self) -> Path:
@@ -292,7 +305,7 @@ class _Installation:
     def _put_in_place(self) -> None:
         for part in ("segments", "journal"):
             (self._folder / part).mkdir(exist_ok=True)
-            for path in (self._made / part).iterdir():
+            for path in (self._staging_dir / part).iterdir():
                 target = self._folder / part / path.name
                 if not target.exists():
                     path.rename(target)
@@ -305,7 +318,7 @@ class _Installation:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.DatabaseError:
             pass
-        new = self._made / catalog.FILE
+        new = self._staging_dir / catalog.FILE
         sync_file(new)
         # Left behind, these would be applied to the new catalog.
         for suffix in ("-wal", "-shm"):

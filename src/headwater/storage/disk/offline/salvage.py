@@ -13,13 +13,13 @@ from headwater.errors import StoreDamaged
 from headwater.storage.byte_log import ByteLog
 from headwater.storage.disk.journal_reader import (
     Damage,
-    Named,
+    NamedStream,
     Torn,
     check_header,
-    never_used,
-    owners,
+    describe_streams,
+    find_owners,
+    is_unused,
     read_journals,
-    whose,
 )
 from headwater.storage.disk.offline.catalog_repair import guess
 from headwater.storage.disk.records import (
@@ -38,7 +38,7 @@ from headwater.storage.disk.stream import DiskStream
 RECOVERED: Final = "recovered/{}"
 
 
-class Found(NamedTuple):
+class UnnamedStream(NamedTuple):
     """Bytes of a stream that nobody knows the path of."""
 
     start: int
@@ -46,10 +46,10 @@ class Found(NamedTuple):
     content_type: str
 
 
-class SalvagingReplay:
+class SalvageReplay:
     """Applies the records that can be applied, in the order of the journal."""
 
-    def __init__(self, registry: Registry, found: dict[int, Found], now: float) -> None:
+    def __init__(self, registry: Registry, found: dict[int, UnnamedStream], now: float) -> None:
         self._registry = registry
         self._found = found
         self._now = now
@@ -57,7 +57,7 @@ class SalvagingReplay:
         self._lost_bytes: Counter[int] = Counter()
         self.dropped: list[str] = []
         self.recovered: list[str] = []
-        self.holed: set[int] = set()
+        self.truncated: set[int] = set()
         """Streams that have lost, or may have lost, what came behind their end."""
 
     def run(self, files: list[Path], told: Callable[[int], None]) -> None:
@@ -74,7 +74,7 @@ class SalvagingReplay:
         for number in list(self._found):
             self._materialise(number)
         for (number, path_of), count in self._lost.items():
-            stream = whose(Named(number, path_of or None))
+            stream = describe_streams(NamedStream(number, path_of or None))
             self.dropped.append(
                 f"{count} appends with {self._lost_bytes[number]} bytes{stream} are dropped: they "
                 "lie behind what is lost."
@@ -83,7 +83,7 @@ class SalvagingReplay:
     def _usable(self, files: list[Path]) -> Iterator[Path]:
         for path in files:
             try:
-                if never_used(path):
+                if is_unused(path):
                     continue
                 check_header(path)
             except StoreDamaged:
@@ -92,15 +92,17 @@ class SalvagingReplay:
 
     def _damage(self, path: Path, damage: Damage) -> None:
         """Drop a place that holds no record, and say whose it was as far as that can be known."""
-        known, complete = owners(path, damage)
+        known, complete = find_owners(path, damage)
         named = []
         for number in dict.fromkeys(known):
             stream = self._registry.numbered(number)
             if stream is None:
                 complete = complete and number in self._found
             else:
-                self.holed.add(number)
-            named.append(whose(Named(number, None if stream is None else stream.path)))
+                self.truncated.add(number)
+            named.append(
+                describe_streams(NamedStream(number, None if stream is None else stream.path))
+            )
         line = (
             f"journal/{path.name}, bytes {damage.position} to {damage.end}: what does not hold its "
             f"checksum is dropped{','.join(named)}."
@@ -129,7 +131,7 @@ class SalvagingReplay:
             self._found.pop(record.stream, None)
             return
         if stream is None and (record.stream in self._found or not record.start):
-            self._found.setdefault(record.stream, Found(0, 0, guess(record.data)))
+            self._found.setdefault(record.stream, UnnamedStream(0, 0, guess(record.data)))
             stream = self._materialise(record.stream)
         if stream is None or record.start > stream.log.end:
             self._lose(record, stream)
@@ -142,7 +144,7 @@ class SalvagingReplay:
         self._lost[record.stream, "" if stream is None else stream.path] += 1
         self._lost_bytes[record.stream] += len(record.data)
         if stream is not None:
-            self.holed.add(record.stream)
+            self.truncated.add(record.stream)
 
     def _create(self, record: CreateRecord) -> None:
         registry = self._registry

@@ -35,9 +35,9 @@ import msgspec
 
 from headwater.errors import NewerFormat, StoreError
 from headwater.storage.disk import catalog, journal
-from headwater.storage.disk.disk_space import NO_ROOM
+from headwater.storage.disk.disk_space import DISK_FULL_ERRORS
 from headwater.storage.disk.journal import ZEROS, journal_numbers, journal_path
-from headwater.storage.disk.journal_reader import Damage, never_used, read_journal, seed_of
+from headwater.storage.disk.journal_reader import Damage, is_unused, read_journal, seed_of
 from headwater.storage.disk.segments import OpenSegment, naming, segment_numbers, segment_path
 
 _TRIES: Final = 200
@@ -48,7 +48,7 @@ _PIECE: Final = 64 * 1024
 _FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
-class View(msgspec.Struct):
+class DirectoryView(msgspec.Struct):
     """The files that belong together."""
 
     folder: Path
@@ -114,26 +114,26 @@ def any_text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def is_full(error: Exception) -> bool:
+def is_disk_full(error: Exception) -> bool:
     """Tell an error that more room would help against."""
     if isinstance(error, OSError):
-        return error.errno in NO_ROOM
+        return error.errno in DISK_FULL_ERRORS
     return getattr(error, "sqlite_errorcode", None) in _FULL
 
 
 @contextmanager
-def room_in(folder: Path, what: str, advice: str) -> Iterator[None]:
+def explain_disk_full(folder: Path, what: str, advice: str) -> Iterator[None]:
     """Say where room is lacking for what a block writes, and what to do about it."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        if not is_full(error):
+        if not is_disk_full(error):
             raise
         raise StoreError(f"There is not enough room in '{folder}' for {what}: {advice}.") from error
 
 
 @contextmanager
-def take_view(folder: Path, scratch: Path, *, live: bool | None = None) -> Iterator[View]:
+def take_view(folder: Path, scratch: Path, *, live: bool | None = None) -> Iterator[DirectoryView]:
     """Hold a view for a block; copies of the catalog and the journal are put into `scratch`."""
     require_data(folder)
     running = is_running(folder) if live is None else live
@@ -142,13 +142,13 @@ def take_view(folder: Path, scratch: Path, *, live: bool | None = None) -> Itera
         yield _take(folder, scratch, held, live=running)
 
 
-def _take(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> View:
+def _take(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> DirectoryView:
     damaged = 0
     for _ in range(_TRIES):
         try:
             view = _take_once(folder, scratch, held, live=live)
         except sqlite3.DatabaseError as error:
-            if is_full(error):
+            if is_disk_full(error):
                 raise
             (scratch / catalog.FILE).unlink(missing_ok=True)
             held.close()
@@ -164,11 +164,11 @@ def _take(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> View:
     )
 
 
-def _take_once(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> View | None:
+def _take_once(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> DirectoryView | None:
     if not (folder / catalog.FILE).exists():
         raise sqlite3.DatabaseError("the file is missing")
     with closing(read_only(folder, live=live)) as connection:
-        with room_in(folder, "what SQLite needs to read the catalog", "make some"):
+        with explain_disk_full(folder, "what SQLite needs to read the catalog", "make some"):
             connection.execute("BEGIN")
             state = _state(connection)
         if state.version > catalog.VERSION:
@@ -188,7 +188,7 @@ def _take_once(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> V
                 return None
         with closing(sqlite3.connect(scratch / catalog.FILE, isolation_level=None)) as target:
             connection.backup(target)
-    return View(
+    return DirectoryView(
         folder=folder,
         live=live,
         catalog=scratch / catalog.FILE,
@@ -212,11 +212,11 @@ def _state(connection: sqlite3.Connection) -> _State:
 
 def _without_catalog(
     folder: Path, scratch: Path, held: ExitStack, error: str, *, live: bool
-) -> View:
+) -> DirectoryView:
     numbers = journal_numbers(folder / "journal")
     journals = _copy_journals(folder, scratch, numbers)
     wanted = set(range(numbers[0], numbers[-1])) if numbers else set()
-    return View(
+    return DirectoryView(
         folder=folder,
         live=live,
         catalog=None,
@@ -271,7 +271,7 @@ def _refuse_newer(copy: Path, original: Path) -> None:
 
 def _looks_damaged(path: Path) -> bool:
     """Tell a damaged copy: a batch that was written while it was copied looks so as well."""
-    return not never_used(path) and any(
+    return not is_unused(path) and any(
         isinstance(item, Damage) and not item.torn for item in read_journal(path)
     )
 
