@@ -46,11 +46,12 @@ coverage: $(VENV)/.quick ## measure which lines the quick tests run, by area (CO
 	$(BIN)/coverage combine --quiet
 	@$(BIN)/python -m tests.support.coverage_by_area
 
-check: $(VENV)/.dev ## format, lint, types and import rules
+check: $(VENV)/.dev ## format, lint, types, import rules and vocabulary
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.support.vocabulary
 
 format: $(VENV)/.dev ## rewrite the code in the project's format
 	$(BIN)/ruff format .

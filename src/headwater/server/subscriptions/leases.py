@@ -62,7 +62,7 @@ class Leases:
         self._delivery = delivery
 
     async def claim(self, sub: Subscription, worker: str) -> Claimed | LeaseRefusal:
-        """Give the lease to a worker, unless another worker holds it."""
+        """Grant the lease to a worker, unless another worker holds it."""
         return await sub.queue.run(lambda: self._claim(sub, worker))
 
     async def _claim(self, sub: Subscription, worker: str) -> Claimed | LeaseRefusal:
