@@ -1,5 +1,6 @@
 """The application: which handler answers which request. It knows no wire and no storage."""
 
+import asyncio
 import logging
 import random
 import time
@@ -7,19 +8,20 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.errors import StoreDamaged
-from headwater.server.compression import BodyTooLarge, CorruptBody, UnknownCoding, decompress
+from headwater.server.admission import Admission, Overload, TooLarge
+from headwater.server.compression import CorruptBody, UnknownCoding, decompress
 from headwater.server.context import Context
 from headwater.server.handlers.append import append
 from headwater.server.handlers.create import create
 from headwater.server.handlers.listing import Listing
 from headwater.server.handlers.live import EventStream, Fanout
 from headwater.server.handlers.read import metadata, read
+from headwater.server.housekeeping import Housekeeping, Job
 from headwater.server.messages import Head, Headers, Request, Response
 from headwater.server.problems import (
     BAD_CODING,
     INTERNAL,
     NOT_READY,
-    TOO_LARGE,
     UNSUPPORTED_CODING,
     method_not_allowed,
     problem_response,
@@ -60,12 +62,16 @@ class Application:
     ) -> None:
         self.store = store
         self.settings = settings
+        self.admission = Admission(
+            settings.max_connections, settings.max_body_bytes, settings.max_buffered_bytes
+        )
         self.context = Context(store, settings, clock, jitter)
         self.fanout = Fanout(self.context)
         self.listing = Listing(self.context)
         self.subscriptions = SubscriptionService(store, settings, clock, jitter)
         self.run_service = RunService(settings)
         self._runs = RunRoutes(self.context, self.run_service)
+        self._housekeeping = Housekeeping([Job("expiry", settings.reap_interval, self._expire)])
         origin = settings.cors_origin.encode()
         self.common_headers: Headers = [
             (b"x-content-type-options", b"nosniff"),
@@ -82,11 +88,9 @@ class Application:
         head = request.head
         try:
             if b"content-encoding" in head.headers and request.body:
-                request.body = await decompress(
-                    request.body,
-                    head.headers[b"content-encoding"].decode("latin-1"),
-                    self.settings.max_body_bytes,
-                )
+                refusal = await self._decompress(request)
+                if refusal is not None:
+                    return refuse(refusal)
             path = head.stream
             if path is None:
                 path = head.stream = self.context.stream_at(head.url_path)
@@ -115,14 +119,23 @@ class Application:
             return problem_response(UNSUPPORTED_CODING)
         except CorruptBody:
             return problem_response(BAD_CODING)
-        except BodyTooLarge:
-            return problem_response(TOO_LARGE)
         except StoreDamaged as damage:
             log.error("damaged path=%s error=%s", head.url_path, damage)  # noqa: TRY400 - it says it all
             return refuse(BytesDamaged(head.url_path, f"{damage.file}: {damage.reason}"))
         except Exception:
             log.exception("request failed method=%s path=%s", head.method, head.url_path)
             return problem_response(INTERNAL)
+
+    async def _decompress(self, request: Request) -> TooLarge | Overload | None:
+        hold = request.hold
+        if hold is None:
+            hold = request.hold = self.admission.hold()
+        codings = request.head.headers[b"content-encoding"].decode("latin-1")
+        outcome = await decompress(request.body, codings, hold)
+        if not isinstance(outcome, bytes):
+            return outcome
+        request.body = outcome
+        return None
 
     def _elsewhere(self, path: object, request: Head) -> Response:
         """Answer what is not a stream: preflights, whether the process lives and can work."""
@@ -140,19 +153,22 @@ class Application:
         return problem_response(NOT_READY)
 
     async def start(self) -> None:
-        """Begin with what happens by itself, once the store is open."""
+        """Start background work; the store is open."""
         await self.subscriptions.start()
         await self.run_service.start()
+        self._housekeeping.start()
 
     async def stop(self) -> None:
-        """End what happens by itself, before the store is closed."""
+        """Stop background work; the store is closed after this."""
+        await self._housekeeping.stop()
         await self.run_service.stop()
         self.listing.changes.stop()
         await self.subscriptions.stop()
 
-    async def expire(self) -> int:
-        """Remove some streams whose time is over; says how many."""
-        return await self.store.expire(self.context.clock(), limit=1000)
+    async def _expire(self) -> None:
+        while removed := await self.store.expire(self.context.clock(), limit=1000):
+            log.info("removed expired streams count=%d", removed)
+            await asyncio.sleep(0)
 
     def drain(self) -> None:
         """Have long-polls answered and SSE streams ended, since the server stops."""

@@ -9,19 +9,14 @@ request where the host does not pass lifespan events on to mounted apps.
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
 from typing import Any, Final
 
+from headwater.server.admission import Hold, Overload, TooLarge
 from headwater.server.app import Application
 from headwater.server.handlers.live import EventStream, Feed
-from headwater.server.listener import open_store, reap
+from headwater.server.listener import open_store
 from headwater.server.messages import Head, Request, Response
-from headwater.server.problems import (
-    TOO_LARGE,
-    Overload,
-    problem_response,
-    refuse,
-)
+from headwater.server.problems import refuse
 from headwater.server.settings import Settings
 from headwater.storage.file_ranges import pieces
 from headwater.storage.store import Store
@@ -41,8 +36,7 @@ class AsgiApp:
         self.app = Application(store, settings)
         self.store = store
         self._opening: asyncio.Lock = asyncio.Lock()
-        self._reaper: asyncio.Task[None] | None = None
-        self._buffered = 0
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -53,22 +47,19 @@ class AsgiApp:
             await send({"type": "websocket.close", "code": 1000})
 
     async def startup(self) -> None:
-        """Open the store and begin to remove expired streams."""
+        """Open the store and start background work."""
         async with self._opening:
             if not self.store.ready:
                 await self.store.open()
-            if self._reaper is None:
+            if not self._started:
                 await self.app.start()
-                self._reaper = asyncio.create_task(reap(self.app))
+                self._started = True
 
     async def shutdown(self) -> None:
         """End live readers and close the store."""
         self.app.drain()
-        if self._reaper is not None:
-            self._reaper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reaper
-            self._reaper = None
+        if self._started:
+            self._started = False
             await self.app.stop()
         await self.store.close()
 
@@ -84,25 +75,35 @@ class AsgiApp:
                 return
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._reaper is None:
+        if not self._started:
             await self.startup()
         head = _head(scope)
-        held = 0
-        response: Response | EventStream
+        admission = self.app.admission
+        overload = admission.connect()
         try:
-            body, refusal = await self._body(head, receive)
-            held = len(body)
-            if refusal is None:
-                response = await self.app.handle(Request(head, body))
-            else:
-                response = refusal
-        except _Disconnected:
-            return  # half a body is none
+            if overload is not None:
+                await self._send(head, refuse(overload), send)
+                return
+            response = await self._respond(head, receive)
+            if isinstance(response, EventStream):
+                await self._stream(response, receive, send)
+            elif response is not None:
+                await self._send(head, response, send)
         finally:
-            self._buffered -= held
-        if isinstance(response, EventStream):
-            await self._stream(response, receive, send)
-            return
+            admission.disconnect()
+
+    async def _respond(self, head: Head, receive: Receive) -> Response | EventStream | None:
+        """Receive the body and handle the request; None if the client disconnected before."""
+        hold = self.app.admission.hold()
+        try:
+            body = await _body(head, receive, hold)
+            if isinstance(body, bytes):
+                return await self.app.handle(Request(head, body, hold))
+            return None if body is None else refuse(body)
+        finally:
+            hold.release()
+
+    async def _send(self, head: Head, response: Response, send: Send) -> None:
         headers = self.app.common_headers + response.headers
         if not response.omits_length:
             headers.append((b"content-length", b"%d" % response.length))
@@ -117,39 +118,6 @@ class AsgiApp:
             else:
                 body = response.joined()
         await send({"type": "http.response.body", "body": body})
-
-    async def _body(self, head: Head, receive: Receive) -> tuple[bytes, Response | None]:
-        """Receive a body, or as much of it as there is when it is refused.
-
-        What is returned stays counted as buffered; the caller subtracts it.
-        """
-        settings = self.app.settings
-        length = head.headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > settings.max_body_bytes:
-            return b"", problem_response(TOO_LARGE)
-        body = bytearray()
-        more = True
-        try:
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise _Disconnected  # noqa: TRY301 - handled like an error of `receive`
-                piece = message.get("body", b"")
-                body += piece
-                self._buffered += len(piece)
-                more = message.get("more_body", False)
-                refusal = None
-                if len(body) > settings.max_body_bytes:
-                    refusal = problem_response(TOO_LARGE)
-                elif self._buffered > settings.max_buffered_bytes:
-                    detail = "Too many request bodies are in memory; send this one again."
-                    refusal = refuse(Overload("too-much-buffered", detail))
-                if refusal is not None:
-                    return bytes(body), refusal
-            return bytes(body), None
-        except BaseException:  # disconnected, cancelled, or the host's `receive` failed
-            self._buffered -= len(body)
-            raise
 
     async def _stream(self, response: EventStream, receive: Receive, send: Send) -> None:
         headers = self.app.common_headers + response.headers
@@ -168,8 +136,23 @@ class AsgiApp:
             response.subscriber.stop()
 
 
-class _Disconnected(Exception):
-    """The client went away before its body had arrived."""
+async def _body(head: Head, receive: Receive, hold: Hold) -> bytes | TooLarge | Overload | None:
+    """Receive a body, or return why it is refused; None if the client disconnected before."""
+    length = head.headers.get(b"content-length", b"")
+    if length.isdigit() and (refusal := hold.expect(int(length[:18]))) is not None:
+        return refusal
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        piece = message.get("body", b"")
+        body += piece
+        more = message.get("more_body", False)
+        if (refusal := hold.add(len(piece))) is not None:
+            return refusal
+    return bytes(body)
 
 
 class _Sink:

@@ -1,23 +1,28 @@
 """Compression of responses and decompression of request bodies.
 
-Small bodies are compressed in place; large ones in a thread, since every codec lets go of the
-interpreter while it works. The levels are the fast ones: a stream is compressed for each reader.
+Small bodies are compressed in place, large ones in a thread: every codec releases the interpreter
+lock while it works. The levels are the fast ones, since a stream is compressed for each reader.
+Decoders are iterators, so that a body is counted, and refused, while it unfolds.
 """
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import brotli
 import zstandard
 
+from headwater.server.admission import Hold, Overload, TooLarge
+
 MIN_BYTES: Final = 1024
 _IN_PLACE_BYTES: Final = 32 * 1024
 _STEP: Final = 64 * 1024
-_ZSTD_BLOCK: Final = 128 * 1024
-_ZSTD_SMALLEST_BLOCK: Final = 4
-"""A block of zstd holds up to 128 KiB, and takes as little as a header with one repeated byte."""
+"""Bytes that are decoded before they are counted."""
+_SLICE: Final = 64 * 1024
+"""Bytes that zlib is given at once: it copies what it has not consumed at each step."""
+_ZSTD_SLICE: Final = 32
+"""A zstd block of 4 bytes can hold 128 KiB, so 1 MiB is the most that such a slice decodes to."""
 _ZSTD_MAX_FRAMES: Final = 1024
 
 
@@ -46,71 +51,108 @@ async def compress(data: bytes, coding: str) -> bytes:
 
 
 class UnknownCoding(ValueError):
-    """The content coding is none that we know."""
+    """The content coding is not supported."""
 
 
 class CorruptBody(ValueError):
-    """The body is not what its content coding says."""
+    """The body does not match its content coding."""
 
 
-class BodyTooLarge(ValueError):
-    """The body is larger than the limit once decompressed."""
-
-
-async def decompress(body: bytes, codings: str, limit: int) -> bytes:
-    """Undo the content codings of a request body, never making more than `limit` bytes."""
+async def decompress(body: bytes, codings: str, hold: Hold) -> bytes | TooLarge | Overload:
+    """Undo the content codings of a request body, counting what is decoded piece by piece."""
     names = [name.strip() for name in codings.lower().split(",")]
     for name in reversed([name for name in names if name not in {"", "identity"}]):
-        worker = _DECOMPRESS.get(name)
-        if worker is None:
+        codec = _DECOMPRESS.get(name)
+        if codec is None:
             raise UnknownCoding(name)
-        if len(body) <= _IN_PLACE_BYTES and limit <= _IN_PLACE_BYTES:
-            body = worker(body, limit)
-        else:
-            # A small body may hold a large one: it is unpacked beside the loop.
-            loop = asyncio.get_running_loop()
-            body = await loop.run_in_executor(None, worker, body, limit)
+        in_place = len(body) <= _IN_PLACE_BYTES
+        decoded = hold.decoded()
+        try:
+            outcome = await _decode(codec(body), decoded, in_place=in_place)
+            if not isinstance(outcome, bytes):
+                return outcome
+            body = outcome
+            hold.replace(decoded)
+        finally:
+            decoded.release()
     return body
 
 
-def _inflate(window: int) -> Callable[[bytes, int], bytes]:
-    def run(body: bytes, limit: int) -> bytes:
+async def _decode(
+    pieces: Iterator[bytes], hold: Hold, *, in_place: bool
+) -> bytes | TooLarge | Overload:
+    """Collect a decoded body; what does not fit into the first step is decoded in a thread."""
+    loop = asyncio.get_running_loop()
+    body: list[bytes] = []
+    more = True
+    while more:
+        if in_place and not body:
+            step, more = _take(pieces)
+        else:
+            step, more = await loop.run_in_executor(None, _take, pieces)
+        body += step
+        refusal = hold.add(sum(map(len, step)))
+        if refusal is not None:
+            return refusal
+    if hold.size <= _STEP:
+        return b"".join(body)
+    return await loop.run_in_executor(None, b"".join, body)
+
+
+def _take(pieces: Iterator[bytes]) -> tuple[list[bytes], bool]:
+    """Decode one step; return its pieces, and whether there may be more."""
+    taken: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        taken.append(piece)
+        size += len(piece)
+        if size >= _STEP:
+            return taken, True
+    return taken, False
+
+
+def _inflate(window: int) -> Callable[[bytes], Iterator[bytes]]:
+    def decode(body: bytes) -> Iterator[bytes]:
         worker = zlib.decompressobj(window)
         try:
-            data = worker.decompress(body, limit + 1)
+            for start in range(0, len(body), _SLICE):
+                rest = body[start : start + _SLICE]
+                while rest and not worker.eof:
+                    yield worker.decompress(rest, _STEP)
+                    rest = worker.unconsumed_tail
+                if worker.eof and (worker.unused_data or start + _SLICE < len(body)):
+                    raise CorruptBody("it goes on past its end")
+            while not worker.eof:
+                piece = worker.decompress(b"", _STEP)
+                if not piece and not worker.eof:
+                    raise CorruptBody("it is cut short")
+                yield piece
         except zlib.error as error:
             raise CorruptBody(str(error)) from None
-        if len(data) > limit:
-            raise BodyTooLarge
-        if not worker.eof or worker.unused_data:
-            raise CorruptBody("it is cut short or goes on past its end")
-        return data
 
-    return run
+    return decode
 
 
-def _unbrotli(body: bytes, limit: int) -> bytes:
+def _deflate(body: bytes) -> Iterator[bytes]:
+    """Decode with the zlib header or, as many clients send it, without (RFC 1950, 2.2)."""
+    has_header = len(body) > 1 and body[0] & 15 == 8 and int.from_bytes(body[:2], "big") % 31 == 0
+    return _inflate(zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)(body)
+
+
+def _brotli(body: bytes) -> Iterator[bytes]:
     worker: Any = brotli.Decompressor()
-    data = bytearray()
     try:
-        # The output limit of each step keeps a small body from unfolding into gigabytes.
-        data += worker.process(body, output_buffer_limit=_STEP)
+        yield worker.process(body, output_buffer_limit=_STEP)
         while not worker.is_finished():
-            if len(data) > limit:
-                raise BodyTooLarge
             if worker.can_accept_more_data():
                 raise CorruptBody("it is cut short")
-            data += worker.process(b"", output_buffer_limit=_STEP)
+            yield worker.process(b"", output_buffer_limit=_STEP)
     except brotli.error as error:
         raise CorruptBody(str(error)) from None
-    if len(data) > limit:
-        raise BodyTooLarge
-    return bytes(data)
 
 
-def _unzstd(body: bytes, limit: int) -> bytes:
+def _zstd(body: bytes) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
-    data = bytearray()
     rest = memoryview(body)
     try:
         for _ in range(_ZSTD_MAX_FRAMES):
@@ -118,33 +160,22 @@ def _unzstd(body: bytes, limit: int) -> bytes:
             while not frame.eof:
                 if not rest:
                     raise CorruptBody("it is cut short")
-                # Each step takes in no more than may unfold into what is left of the limit.
-                blocks = (limit - len(data)) // _ZSTD_BLOCK + 1
-                step = rest[: blocks * _ZSTD_SMALLEST_BLOCK]
+                # Only the length of its input bounds the output of a step.
+                step = rest[:_ZSTD_SLICE]
                 rest = rest[len(step) :]
-                data += frame.decompress(step)
-                if len(data) > limit:
-                    raise BodyTooLarge
+                yield frame.decompress(step)
             rest = memoryview(body)[len(body) - len(rest) - len(frame.unused_data) :]
             if not rest:
-                return bytes(data)
+                return
     except zstandard.ZstdError as error:
         raise CorruptBody(str(error)) from None
     raise CorruptBody("it has too many frames")
 
 
-def _undeflate(body: bytes, limit: int) -> bytes:
-    # Half of the world sends 'deflate' without the zlib header.
-    try:
-        return _inflate(zlib.MAX_WBITS)(body, limit)
-    except CorruptBody:
-        return _inflate(-zlib.MAX_WBITS)(body, limit)
-
-
-_DECOMPRESS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
+_DECOMPRESS: Final[dict[str, Callable[[bytes], Iterator[bytes]]]] = {
     "gzip": _inflate(16 + zlib.MAX_WBITS),
     "x-gzip": _inflate(16 + zlib.MAX_WBITS),
-    "deflate": _undeflate,
-    "br": _unbrotli,
-    "zstd": _unzstd,
+    "deflate": _deflate,
+    "br": _brotli,
+    "zstd": _zstd,
 }

@@ -14,6 +14,7 @@ from typing import Final, cast
 
 from headwater.errors import CannotListen, SettingsError
 from headwater.server.app import Application
+from headwater.server.housekeeping import Housekeeping, Job
 from headwater.server.http1.connection import Connection
 from headwater.server.http1.endpoint import Endpoint
 from headwater.server.memory_budget import divide
@@ -62,7 +63,7 @@ class Server:
         self.app = Application(self.store, settings)
         self._endpoint: Endpoint | None = None
         self._listener: asyncio.Server | None = None
-        self._housekeeping: list[asyncio.Task[None]] = []
+        self._housekeeping = Housekeeping([Job("sweep", _sweep_seconds(settings), self._sweep)])
 
     @property
     def url(self) -> str:
@@ -82,10 +83,7 @@ class Server:
             await self.app.stop()
             await self.store.close()
             raise
-        self._housekeeping = [
-            asyncio.create_task(_every(_sweep_seconds(self.settings), self._sweep)),
-            asyncio.create_task(reap(self.app)),
-        ]
+        self._housekeeping.start()
 
     async def _listen(self, endpoint: Endpoint) -> asyncio.Server:
         host, port = self.settings.host, self.settings.port
@@ -120,14 +118,12 @@ class Server:
             )
             for connection in tuple(endpoint.connections):
                 connection.abort()
-        for task in self._housekeeping:
-            task.cancel()
-        await asyncio.gather(*self._housekeeping, return_exceptions=True)
+        await self._housekeeping.stop()
         self._endpoint = None
         await self.app.stop()
         await self.store.close()
 
-    def _sweep(self) -> None:
+    async def _sweep(self) -> None:
         if self._endpoint is not None:
             self._endpoint.sweep()
 
@@ -177,27 +173,6 @@ def _sweep_seconds(settings: Settings) -> float:
         settings.write_timeout,
     )
     return min(1.0, shortest / 4)
-
-
-async def reap(app: Application) -> None:
-    """Remove expired streams again and again, until cancelled."""
-    while True:
-        await asyncio.sleep(app.settings.reap_interval)
-        try:
-            while removed := await app.expire():
-                log.info("removed expired streams count=%d", removed)
-                await asyncio.sleep(0)
-        except Exception:
-            log.exception("removing expired streams failed")
-
-
-async def _every(seconds: float, action: Callable[[], None]) -> None:
-    while True:
-        await asyncio.sleep(seconds)
-        try:
-            action()
-        except Exception:
-            log.exception("housekeeping failed")
 
 
 async def serve(

@@ -5,6 +5,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from headwater.protocol.paths import BadPath, NotAStream
+from headwater.server.admission import Hold
 from headwater.storage.file_ranges import FileRange, Part, in_memory
 
 Headers = list[tuple[bytes, bytes]]
@@ -75,13 +76,19 @@ class Head:
 
 
 class Request:
-    """One request with its whole body."""
+    """One request with its whole body, and the hold that counts it; None without a body."""
 
-    __slots__ = ("body", "head")
+    __slots__ = ("body", "head", "hold")
 
-    def __init__(self, head: Head, body: bytes) -> None:
+    def __init__(self, head: Head, body: bytes, hold: Hold | None = None) -> None:
         self.head = head
         self.body = body
+        self.hold = hold
+
+    def release(self) -> None:
+        """Stop counting the body: the request was answered or dropped."""
+        if self.hold is not None:
+            self.hold.release()
 
 
 class Response:

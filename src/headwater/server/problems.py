@@ -32,6 +32,7 @@ from headwater.protocol.offsets import (
 from headwater.protocol.paths import BadPath, NotAStream
 from headwater.protocol.producers import EpochStartsAtZero, Fenced, SequenceGap
 from headwater.protocol.subscriptions import AlreadyClaimed, BadConfig, NothingPending, WakeFenced
+from headwater.server.admission import Overload, TooLarge
 from headwater.server.messages import Headers, Response
 from headwater.server.subscriptions.refusals import (
     BadAck,
@@ -67,14 +68,6 @@ class BadRequest(msgspec.Struct, frozen=True):
 
     code: str
     detail: str
-
-
-class Overload(msgspec.Struct, frozen=True):
-    """The server is at one of its limits; the client may come back."""
-
-    code: str
-    detail: str
-    retry_after: int = 1
 
 
 def _closed(x: r.StreamClosed) -> Problem:
@@ -276,6 +269,12 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         f"Streams live under {x.root}, such as {x.root}chat/42.",
     ),
     BadRequest: lambda x: Problem(400, x.code, "The request can't be used", x.detail),
+    TooLarge: lambda _: Problem(
+        413,
+        "body-too-large",
+        "The body is too large",
+        "The body is over the server's limit; send it in smaller appends.",
+    ),
     Overload: lambda x: Problem(
         429,
         x.code,
@@ -399,12 +398,6 @@ def refuse(refusal: object, *, control: bool = False) -> Response:
     return problem_response(problem_of(refusal), control=control)
 
 
-TOO_LARGE: Final = Problem(
-    413,
-    "body-too-large",
-    "The body is too large",
-    "The body is over the server's limit; send it in smaller appends.",
-)
 TOO_SLOW: Final = Problem(
     408, "request-timeout", "The request took too long", "Send the whole request without pausing."
 )

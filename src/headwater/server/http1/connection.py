@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import Final
 
 from headwater.protocol.framing import Buffer
+from headwater.server.admission import Hold
 from headwater.server.handlers.live import EventStream, Feed
 from headwater.server.http1.endpoint import NEVER, TO_BE_SET, Endpoint, access_log
 from headwater.server.http1.file_sender import FileSender
@@ -27,7 +28,6 @@ from headwater.server.messages import Head, Request, Response
 from headwater.server.problems import (
     INTERNAL,
     TOO_SLOW,
-    Overload,
     Problem,
     problem_of,
     problem_response,
@@ -59,7 +59,6 @@ class Connection:
         "_endpoint",
         "_eof",
         "_files",
-        "_held",
         "_parser",
         "_queue",
         "_reading_paused",
@@ -83,8 +82,6 @@ class Connection:
         self._parser = RequestParser(endpoint, self)
         self._queue: deque[Request] = deque()
         self._request: Request | None = None
-        self._held = 0
-        """Bytes of the body of the request under way, as they were buffered."""
         self._call: InlineTask | None = None
         self._subscriber: Feed | None = None
         self._refusal: Problem | None = None
@@ -110,19 +107,21 @@ class Connection:
         self._send_queue = SendQueue(self._transport)
         self._transport.set_write_buffer_limits(high=endpoint.settings.write_buffer_bytes)
         endpoint.connections.add(self)
+        overload = endpoint.admission.connect()
         if endpoint.stopping:
             self._close()
-        elif len(endpoint.connections) > endpoint.settings.max_connections:
-            detail = "Too many connections are open; try again, or reuse a connection."
-            self.refuse(problem_of(Overload("too-many-connections", detail)))
+        elif overload is not None:
+            self.refuse(problem_of(overload))
 
     def connection_lost(self, _: Exception | None) -> None:
         self._endpoint.connections.discard(self)
-        self._endpoint.buffered -= self._held
+        self._endpoint.admission.disconnect()
         self._parser.close()
         self._drop_queue()
         self._unsent = []
-        self._request = None
+        if self._request is not None:
+            self._request.release()
+            self._request = None
         if self._files is not None:
             self._files.close()
             self._files = None
@@ -159,15 +158,15 @@ class Connection:
 
     # What the incoming side calls
 
-    def accept(self, head: Head, body: bytes) -> None:
+    def accept(self, head: Head, body: bytes, hold: Hold | None) -> None:
         """Answer a request that has arrived whole, or queue it behind those before it."""
         if not head.keep_alive:
             self._draining = True
             self._parser.stop()
         if self._request is None and not self.full:
-            self._start(Request(head, body))
+            self._start(Request(head, body, hold))
             return
-        self._queue.append(Request(head, body))
+        self._queue.append(Request(head, body, hold))
         if len(self._queue) >= _MAX_PIPELINED:
             self._pause_reading()
 
@@ -194,7 +193,6 @@ class Connection:
 
     def _start(self, request: Request) -> None:
         self._request = request
-        self._held = len(request.body)
         self.deadline = NEVER
         if self._endpoint.log_access:
             self._started = self._endpoint.loop.time()
@@ -295,9 +293,9 @@ class Connection:
 
     def _finish(self, *, last: bool) -> None:
         """One request is answered: close, or go on with the next."""
-        self._endpoint.buffered -= self._held
-        self._held = 0
-        self._request = None
+        if self._request is not None:
+            self._request.release()
+            self._request = None
         if last:
             self._hang_up()
             return
@@ -342,7 +340,8 @@ class Connection:
             self._transport.resume_reading()
 
     def _drop_queue(self) -> None:
-        self._endpoint.buffered -= sum(len(request.body) for request in self._queue)
+        for request in self._queue:
+            request.release()
         self._queue.clear()
 
     # SSE: this connection is the sink

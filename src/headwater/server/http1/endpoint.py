@@ -49,8 +49,7 @@ class Endpoint:
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         self.heads = HeadCache()
-        self.buffered = 0
-        """Bytes of request bodies that are in memory."""
+        self.admission = app.admission
         self.stopping = False
         self.log_access = access_log.isEnabledFor(logging.DEBUG)
         self._app = app

@@ -11,14 +11,13 @@ from typing import Any, Final, Protocol
 
 import httptools
 
+from headwater.server.admission import Hold
 from headwater.server.http1.endpoint import Endpoint
 from headwater.server.messages import Head
 from headwater.server.problems import (
     EXPECTATION_FAILED,
     HEADERS_TOO_LARGE,
     MALFORMED,
-    TOO_LARGE,
-    Overload,
     Problem,
     problem_of,
 )
@@ -33,8 +32,8 @@ _ABSOLUTE: Final = re.compile(rb"(https?)://(?:[^/?#@]*@)?([^/?#@]+)", re.IGNORE
 class Receiver(Protocol):
     """Who takes the requests of a connection."""
 
-    def accept(self, head: Head, body: bytes) -> None:
-        """Take a request that has arrived whole; its body counts as buffered until it is let go."""
+    def accept(self, head: Head, body: bytes, hold: Hold | None) -> None:
+        """Accept a complete request; the receiver releases the hold of its body."""
 
     def refuse(self, problem: Problem) -> None:
         """Take a problem instead of a request; there will be no other."""
@@ -59,15 +58,13 @@ class RequestParser:
     __deletable__ = ("_parser", "_receiver")
     __slots__ = (
         "_body",
-        "_body_bytes",
         "_completed",
         "_endpoint",
         "_fed",
         "_fresh",
         "_head",
         "_headers",
-        "_max_body_bytes",
-        "_max_buffered_bytes",
+        "_hold",
         "_max_head_bytes",
         "_packet_bytes",
         "_parser",
@@ -83,8 +80,6 @@ class RequestParser:
     def __init__(self, endpoint: Endpoint, receiver: Receiver) -> None:
         self._endpoint = endpoint
         self._receiver = receiver
-        self._max_body_bytes = endpoint.settings.max_body_bytes
-        self._max_buffered_bytes = endpoint.settings.max_buffered_bytes
         self._max_head_bytes = endpoint.settings.max_header_bytes
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
@@ -97,7 +92,7 @@ class RequestParser:
         self._fed = 0
         """Bytes of the present head, or of lines behind it that are no body, as far as known."""
         self._body: bytes | bytearray = b""
-        self._body_bytes = 0
+        self._hold: Hold | None = None
         self._head: Head | None = None
         self._completed = 0
         self._fresh = False
@@ -121,12 +116,15 @@ class RequestParser:
                 endpoint = self._endpoint
                 known = endpoint.heads.find(data[:end], size)
                 if known is not None:
+                    hold: Hold | None = None
                     if size:
-                        if endpoint.buffered + size > self._max_buffered_bytes:
-                            self._receiver.refuse(_too_much_buffered())
+                        hold = endpoint.admission.hold()
+                        refusal = hold.add(size)
+                        if refusal is not None:
+                            hold.release()
+                            self._receiver.refuse(problem_of(refusal))
                             return
-                        endpoint.buffered += size
-                    self._receiver.accept(known, data[end:])
+                    self._receiver.accept(known, data[end:], hold)
                     return
         self._completed = 0
         self._packet_bytes = len(data)
@@ -159,9 +157,10 @@ class RequestParser:
         """Be deaf to whatever else arrives, and let go of the half of a request that has."""
         self._stopped = True
         self.in_head = self.receiving = False
-        self._endpoint.buffered -= self._body_bytes
-        self._body_bytes = 0
         self._body = b""
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
 
     def close(self) -> None:
         """Stop for good, and let go of what refers back here: no cycle is left to be collected."""
@@ -240,11 +239,12 @@ class RequestParser:
         if length is not None:
             if not length.isdigit():
                 self._refuse(MALFORMED)
-            size = int(length) if len(length) <= _MAX_LENGTH_DIGITS else self._max_body_bytes + 1
-            if size > self._max_body_bytes:
-                self._refuse(TOO_LARGE)
-            if self._endpoint.buffered + size > self._max_buffered_bytes:
-                self._refuse(_too_much_buffered())
+            size = int(length[:_MAX_LENGTH_DIGITS])  # longer ones are over any limit as well
+            if size:
+                hold = self._hold = self._endpoint.admission.hold()
+                refusal = hold.expect(size)
+                if refusal is not None:
+                    self._refuse(problem_of(refusal))
         if b"expect" in headers and self._parser.get_http_version() != "1.0":
             if headers[b"expect"].lower() != b"100-continue":
                 self._refuse(EXPECTATION_FAILED)
@@ -260,12 +260,12 @@ class RequestParser:
             # Not a list of pieces: a client may send its body in pieces of a byte.
             self._body += data
         self._fed = 0
-        self._body_bytes += len(data)
-        self._endpoint.buffered += len(data)
-        if self._body_bytes > self._max_body_bytes:
-            self._refuse(TOO_LARGE)
-        if self._endpoint.buffered > self._max_buffered_bytes:
-            self._refuse(_too_much_buffered())
+        hold = self._hold
+        if hold is None:
+            hold = self._hold = self._endpoint.admission.hold()
+        refusal = hold.add(len(data))
+        if refusal is not None:
+            self._refuse(problem_of(refusal))
 
     def on_message_complete(self) -> None:
         parser = self._parser
@@ -274,9 +274,10 @@ class RequestParser:
         if b"upgrade" in self._headers and not tunnel and parser.should_upgrade():
             return  # it is parsed again, see above
         body = self._body
+        hold = self._hold
         if body:
             self._body = b""
-            self._body_bytes = 0
+            self._hold = None
         scheme = "http"
         url = self._url
         if not url.startswith(b"/") and (absolute := _ABSOLUTE.match(url)):
@@ -297,13 +298,8 @@ class RequestParser:
         )
         self.receiving = False
         self._completed += 1
-        self._receiver.accept(self._head, body if type(body) is bytes else bytes(body))
+        self._receiver.accept(self._head, body if type(body) is bytes else bytes(body), hold)
 
     def _refuse(self, problem: Problem) -> None:
         self._receiver.refuse(problem)
         raise _StopParsing
-
-
-def _too_much_buffered() -> Problem:
-    detail = "Too many request bodies are in memory; send this one again."
-    return problem_of(Overload("too-much-buffered", detail))
