@@ -44,7 +44,7 @@ class TestNormalForm:
             {"description": "other"},
         ],
     )
-    def test_everything_counts(self, change: dict[str, object]) -> None:
+    def test_every_field_changes_the_fingerprint(self, change: dict[str, object]) -> None:
         one, two = s.normalise(asked(), 100), s.normalise(asked(**change), 100)
         assert isinstance(one, s.Config)
         assert isinstance(two, s.Config)
@@ -66,7 +66,9 @@ class TestNormalForm:
             ({"type": "webhook"}, "webhook.url"),
         ],
     )
-    def test_what_can_not_work_is_refused(self, change: dict[str, object], reason: str) -> None:
+    def test_an_invalid_configuration_is_refused(
+        self, change: dict[str, object], reason: str
+    ) -> None:
         refused = s.normalise(asked(**change), 100)
         assert isinstance(refused, s.BadConfig)
         assert reason in refused.reason
@@ -84,24 +86,24 @@ class TestClaiming:
     @pytest.mark.parametrize(
         "state", [s.State(7), s.State(7, "dead"), structs.replace(LEASED, lease_until=NOW)]
     )
-    def test_without_a_wake_a_new_one_begins(self, state: s.State) -> None:
+    def test_a_claim_without_a_wake_begins_one(self, state: s.State) -> None:
         claimed = s.claim(PULL, state, "one", "w_8", NOW, pending=True)
         assert claimed == s.State(8, "leased", "w_8", "one", NOW + 2)
 
-    def test_a_lease_keeps_everyone_out(self) -> None:
+    def test_a_held_lease_can_not_be_claimed(self) -> None:
         for worker in ("one", "two"):
             refused = s.claim(PULL, LEASED, worker, "w_8", NOW, pending=True)
             assert refused == s.AlreadyClaimed("one", 7)
 
-    def test_without_work_nothing_is_claimed(self) -> None:
+    def test_without_pending_work_nothing_is_claimed(self) -> None:
         assert s.claim(PULL, DUE, "one", "w_8", NOW, pending=False) == s.NothingPending()
 
 
 class TestFencing:
-    """`fence`: all of token, generation and wake must be the present ones."""
+    """`fence`: token, generation and wake must all be current."""
 
     @pytest.mark.parametrize("state", [DUE, LEASED])
-    def test_the_present_wake_passes(self, state: s.State) -> None:
+    def test_the_current_wake_is_accepted(self, state: s.State) -> None:
         assert s.fence(state, 7, 7, "w_7", NOW) is None
 
     @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ class TestDelivering:
     def test_a_wake_event_waits_to_be_claimed(self) -> None:
         assert s.delivered(PULL, DUE, "w_7", NOW) == s.State(7, "waking", "w_7")
 
-    def test_what_comes_back_for_an_older_wake_changes_nothing(self) -> None:
+    def test_an_outcome_of_an_older_wake_changes_nothing(self) -> None:
         assert s.delivered(HOOK, DUE, "w_6", NOW) is None
         assert s.delivered(HOOK, LEASED, "w_7", NOW) is None
         assert s.failed(DUE, "w_6", "no", NOW, 0.5, 9) is None
@@ -164,7 +166,7 @@ class TestDelivering:
 
 
 class TestLinks:
-    """What is pending."""
+    """Pending messages of a link."""
 
     @pytest.mark.parametrize(
         ("acked", "tail", "pending"),
@@ -186,7 +188,7 @@ class TestLinks:
 
 
 class Walk(RuleBasedStateMachine):
-    """Workers, failures and time in any order: generations grow, one wake is one holder's."""
+    """Workers, failures and time in any order: generations increase, a wake has one holder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -320,7 +322,7 @@ def test_a_subscription_past_a_limit_is_refused(change: dict[str, object], reaso
         (s.State(7, "dead", attempts=9), "dead"),
     ],
 )
-def test_a_status_says_how_delivery_goes(state: s.State, status: str) -> None:
+def test_the_status_follows_delivery(state: s.State, status: str) -> None:
     assert s.status(state) == status
 
 
@@ -339,7 +341,7 @@ def test_a_lease_and_a_delivery_have_a_deadline(state: s.State, deadline: float 
 
 
 @pytest.mark.parametrize("text", ["a/b", "/a/b", "a/b/", "//a/b//"])
-def test_slashes_around_a_path_are_left_off(text: str) -> None:
+def test_slashes_around_a_path_are_removed(text: str) -> None:
     assert s.stream_path(text, 100) == "a/b"
     assert s.stream_path(f"X{text.strip('/')}X", 100) == "Xa/bX"
 
@@ -360,16 +362,16 @@ def test_a_webhook_that_calls_back_before_it_has_answered_holds_the_lease() -> N
     ("explicit", "glob", "type_"),
     [(True, False, "explicit"), (False, True, "glob"), (True, True, "explicit")],
 )
-def test_a_link_that_was_asked_for_is_explicit(explicit: bool, glob: bool, type_: str) -> None:
+def test_an_explicit_link_has_its_type(explicit: bool, glob: bool, type_: str) -> None:
     assert Link(START, 3, explicit=explicit, glob=glob).type == type_
 
 
-def test_a_stored_state_that_says_nothing_is_idle() -> None:
+def test_an_empty_stored_state_is_idle() -> None:
     idle = s.State(0, "idle", "", "", 0.0, 0, 0.0, "")
     assert msgspec.json.decode(b"{}", type=s.State) == idle
 
 
-def test_a_lease_lasts_thirty_seconds_where_none_is_asked_for() -> None:
+def test_a_lease_lasts_thirty_seconds_by_default() -> None:
     config = s.normalise(asked(), 100)
     assert isinstance(config, s.Config)
     assert config.lease_seconds == 30

@@ -1,4 +1,4 @@
-"""Long answers of the disk store go from file to socket: whole, in order, and without memory."""
+"""Long responses of the disk store go from file to socket: complete, in order, unbuffered."""
 
 import json
 import os
@@ -28,7 +28,7 @@ Saved = Callable[..., ServerProcess]
 
 @pytest.fixture
 def saved(serve: Serve, tmp_path: Path) -> Saved:
-    """Start a server whose stream lies in a segment, with nothing of it in memory."""
+    """Start a server whose stream is in a segment and not in memory."""
 
     def start(*options: str, headers: dict[str, str] = BINARY, body: bytes = BODY) -> ServerProcess:
         data = tmp_path / "data"
@@ -40,7 +40,8 @@ def saved(serve: Serve, tmp_path: Path) -> Saved:
             assert writer.ask("PUT", S, headers, body).status == 201
         first = data / "journal" / "0000000000000001.log"
         wait_until(lambda: not first.exists(), "saving")
-        assert max(_read_through(server)) <= MIB + 2  # brackets: what is not checked yet is cut
+        # A chunk ends before bytes that are not verified yet; two bytes are its brackets.
+        assert max(_read_through(server)) <= MIB + 2
         return server
 
     return start
@@ -64,7 +65,7 @@ def half_saved(serve: Serve, saved: Saved, tmp_path: Path) -> Callable[[], Serve
 
 
 def _read_through(server: ServerProcess | SteppedServer) -> list[int]:
-    """Read the stream to its end, and give the lengths of the answers."""
+    """Read the stream to its end, and return the lengths of the responses."""
     lengths: list[int] = []
     offset = "-1"
     with Wire(server.port) as wire:
@@ -89,16 +90,16 @@ def stuck_readers(server: ServerProcess) -> Iterator[list[Wire]]:
             wire.close()
 
 
-def test_many_readers_that_stand_still_cost_no_memory(saved: Saved) -> None:
+def test_many_stuck_readers_cost_no_memory(saved: Saved) -> None:
     server = saved("--write-timeout", "3600")
     before = server.rss()
     with stuck_readers(server) as stuck:
         for wire in stuck:
             assert wire.answer_head()[0] == 200
-        assert server.rss() - before < 30 * MIB  # of the 360 that they asked for
+        assert server.rss() - before < 30 * MIB  # of the 360 MiB requested
 
 
-def test_readers_that_stand_still_are_dropped(saved: Saved) -> None:
+def test_stuck_readers_are_disconnected(saved: Saved) -> None:
     server = saved("--write-timeout", "0.5")
     with stuck_readers(server) as stuck:
         wait_until(lambda: server.log().count(DROPPED) == len(stuck), "dropping")
@@ -119,7 +120,7 @@ def test_requests_that_follow_one_another_are_answered_in_order(saved: Saved) ->
         assert part.status == 304
 
 
-def test_requests_behind_a_full_transport_wait_for_it(
+def test_requests_wait_for_a_full_transport(
     half_saved: Callable[[], ServerProcess],
 ) -> None:
     server = half_saved()
@@ -128,20 +129,20 @@ def test_requests_behind_a_full_transport_wait_for_it(
         wire.send(build("GET", "/v1/stream/memory") + 8 * build("GET", S))
         assert wire.answer_head()[0] == 200
         barrier(server.port, rounds=50)
-        assert server.rss() - before < 30 * MIB  # of the 102 that were asked for
+        assert server.rss() - before < 30 * MIB  # of the 102 MiB requested
         assert wire.file.read(6 * MIB) == BODY[: 6 * MIB]
         for _ in range(8):
             assert wire.answer().body == BODY
 
 
-def test_what_is_copied_comes_in_small_answers(saved: Saved) -> None:
-    server = saved("--max-open-segments", "1")  # so that none is lent
+def test_copied_responses_are_small(saved: Saved) -> None:
+    server = saved("--max-open-segments", "1")  # so that no file is sent
     before = server.rss()
     with Wire(server.port, receive_buffer=4096) as wire:
         wire.send(64 * build("GET", S))
         assert wire.answer_head()[0] == 200
         barrier(server.port, rounds=50)
-        assert server.rss() - before < 15 * MIB  # of 64
+        assert server.rss() - before < 15 * MIB  # of 64 MiB
     assert max(_read_through(server)) <= MIB
 
 
@@ -155,7 +156,7 @@ def test_an_idle_connection_has_one_descriptor(saved: Saved) -> None:
         assert server.open_files() <= before + 1  # the segment
 
 
-def test_messages_are_cut_where_they_end_whatever_lies_in_files(saved: Saved) -> None:
+def test_responses_end_at_message_boundaries_wherever_the_bytes_are(saved: Saved) -> None:
     messages = [{"number": number, "text": "é" * (number % 700)} for number in range(9000)]
     server = saved("--chunk-bytes", "900000", headers=JSON, body=json.dumps(messages).encode())
     got: list[object] = []
@@ -184,7 +185,7 @@ def test_a_slow_reader_gets_everything(
     settings = {"store": str(tmp_path / "data"), "chunk_bytes": 32 * MIB}
     with (
         SteppedServer(write_timeout=5.0, **settings) as server,
-        # A piece is more than the buffer holds, so that each of them is progress for the server.
+        # Each piece exceeds the buffer, so that reading it is progress for the server.
         Wire(server.port, receive_buffer=32768) as wire,
     ):
         _read_through(server)
@@ -203,7 +204,7 @@ def test_a_slow_reader_gets_everything(
     assert DROPPED not in caplog.text
 
 
-def test_a_server_that_stops_sends_what_it_has_begun(saved: Saved) -> None:
+def test_a_stopping_server_completes_responses_in_flight(saved: Saved) -> None:
     server = saved()
     with Wire(server.port, receive_buffer=65536) as wire:
         wire.send(build("GET", S))
@@ -214,7 +215,7 @@ def test_a_server_that_stops_sends_what_it_has_begun(saved: Saved) -> None:
     assert server.exit_code() == 0
 
 
-def test_readers_that_go_away_leave_nothing_open(saved: Saved) -> None:
+def test_readers_that_disconnect_leave_no_file_open(saved: Saved) -> None:
     server = saved()
     with Wire(server.port) as wire:
         assert wire.ask("GET", S).body == BODY
@@ -227,16 +228,14 @@ def test_readers_that_go_away_leave_nothing_open(saved: Saved) -> None:
     wait_until(lambda: server.open_files() < before + 5, "closing")
 
 
-def test_a_file_that_is_cut_short_ends_the_answer_and_nothing_else(
-    saved: Saved, tmp_path: Path
-) -> None:
+def test_a_truncated_file_ends_its_response_only(saved: Saved, tmp_path: Path) -> None:
     server = saved()
     with Wire(server.port, receive_buffer=65536) as wire:
         wire.send(build("GET", S))
         assert wire.answer_head()[0] == 200
         (segment,) = (tmp_path / "data" / "segments").glob("*.seg")
         os.truncate(segment, 4 * MIB)
-        assert len(wire.file.read()) < 5 * MIB  # of the 12 that were announced
+        assert len(wire.file.read()) < 5 * MIB  # of the 12 MiB announced
     server.wait_for_log("shorter than it was")
     with Wire(server.port) as other:
         assert other.ask("GET", "/healthz").status == 200

@@ -1,4 +1,4 @@
-"""The listing of streams, their split points, and what changed."""
+"""Listings of streams, split points and changes."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ DS = "/v1/stream/__ds"
 
 @pytest.fixture
 def room(path: str) -> str:
-    """A part of the paths that no other test uses."""
+    """A path prefix that no other test uses."""
     return path.removeprefix("/v1/stream/")
 
 
@@ -52,7 +52,7 @@ class TestStreams:
             "closed": True,
         }
 
-    def test_globs_choose(self, wire: Wire, room: str) -> None:
+    def test_globs_select_streams(self, wire: Wire, room: str) -> None:
         for name in ("a", "a/1", "a/1/x", "b/1"):
             put(wire, f"{room}/{name}")
         assert paths(listed(wire, f"glob={room}/*/1")) == [f"{room}/a/1", f"{room}/b/1"]
@@ -74,7 +74,7 @@ class TestStreams:
             after = page["next"]
         assert found == names[1::2]
 
-    def test_what_cannot_be_asked_for_is_refused(self, wire: Wire) -> None:
+    def test_invalid_parameters_are_refused(self, wire: Wire) -> None:
         for query in ("limit=0", "limit=1001", "limit=x", "glob=a//b", "glob=__ds/x"):
             wire.ask("GET", f"{DS}/streams?{query}").problem(400, "bad-parameter")
         wire.ask("GET", f"{DS}/streams?glob=a&glob=b").problem(400, "repeated-parameter")
@@ -84,7 +84,7 @@ class TestStreams:
 class TestSplits:
     """`__ds/splits`."""
 
-    def test_pieces_can_be_read_on_their_own(self, wire: Wire, room: str) -> None:
+    def test_pieces_can_be_read_independently(self, wire: Wire, room: str) -> None:
         put(wire, room, json.dumps(["x" * (number % 50) for number in range(500)]).encode())
         answer = wire.ask("GET", f"{DS}/splits/{room}?bytes=1000").json()
         offsets = answer["offsets"]
@@ -95,7 +95,7 @@ class TestSplits:
         assert counts == sorted(set(counts), reverse=True)
         assert counts[0] == 500
 
-    def test_a_range_is_cut_and_goes_on(self, wire: Wire, room: str) -> None:
+    def test_a_range_is_split_page_by_page(self, wire: Wire, room: str) -> None:
         put(wire, room, b"[1,2,3,4,5,6]")
         everything = wire.ask("GET", f"{DS}/splits/{room}?bytes=1").json()["offsets"]
         part = wire.ask(
@@ -104,7 +104,7 @@ class TestSplits:
         assert part["offsets"] == everything[1:4]
         assert part["next"] == everything[3]
 
-    def test_what_cannot_be_split_is_refused(self, wire: Wire, room: str) -> None:
+    def test_invalid_splits_are_refused(self, wire: Wire, room: str) -> None:
         put(wire, room, b'["long enough"]')
         at = f"{DS}/splits/{room}"
         inside = "_".join([wire.ask("GET", at).json()["tail"][:16], "0" * 15 + "3"])
@@ -120,7 +120,7 @@ class TestSplits:
 class TestChanges:
     """`__ds/changes`."""
 
-    def test_only_what_changed_behind_the_cursor_is_told(self, wire: Wire, room: str) -> None:
+    def test_only_streams_changed_after_the_cursor_are_listed(self, wire: Wire, room: str) -> None:
         put(wire, f"{room}/a")
         first = wire.ask("GET", f"{DS}/changes?glob={room}/*").json()
         assert first["streams"] is None
@@ -131,13 +131,13 @@ class TestChanges:
         put(wire, f"{room}/b")
         wire.ask("POST", f"/v1/stream/{room}/a", JSON, b"1")
         put(wire, f"{room}/deep/c")
-        told = wire.ask("GET", f"{DS}/changes?glob={room}/*&after={first['cursor']}").json()
-        assert paths(told) == [f"{room}/a", f"{room}/b"]
+        changed = wire.ask("GET", f"{DS}/changes?glob={room}/*&after={first['cursor']}").json()
+        assert paths(changed) == [f"{room}/a", f"{room}/b"]
         head = wire.ask("HEAD", f"/v1/stream/{room}/a").headers
-        assert told["streams"][0]["tail"] == head["stream-next-offset"]
+        assert changed["streams"][0]["tail"] == head["stream-next-offset"]
         wire.ask("DELETE", f"/v1/stream/{room}/b")
-        told = wire.ask("GET", f"{DS}/changes?glob={room}/*&after={told['cursor']}").json()
-        assert (told["streams"], told["gone"]) == ([], [f"{room}/b"])
+        changed = wire.ask("GET", f"{DS}/changes?glob={room}/*&after={changed['cursor']}").json()
+        assert (changed["streams"], changed["gone"]) == ([], [f"{room}/b"])
 
     def test_a_waiting_request_is_answered_at_once(self, serve: Serve) -> None:
         server = serve("--long-poll-timeout", "3600")
@@ -150,11 +150,11 @@ class TestChanges:
             put(other, "t")
             assert paths(wire.answer().json()) == ["t"]
 
-    def test_a_cursor_of_another_run_tells_that_nothing_is_known(self, wire: Wire) -> None:
+    def test_a_cursor_of_another_session_returns_null(self, wire: Wire) -> None:
         for cursor in ("", "abc-3", "nonsense", "1-" + "9" * 40):
             assert wire.ask("GET", f"{DS}/changes?after={cursor}").json()["streams"] is None
 
-    def test_a_server_that_stops_answers_whoever_waits(self, serve: Serve) -> None:
+    def test_a_stopping_server_answers_waiting_requests(self, serve: Serve) -> None:
         server = serve("--long-poll-timeout", "3600")
         with Wire(server.port) as wire:
             cursor = wire.ask("GET", f"{DS}/changes").json()["cursor"]

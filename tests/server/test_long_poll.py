@@ -18,7 +18,7 @@ def poll(path: str, offset: str, more: str = "") -> bytes:
     return build("GET", f"{path}?offset={offset}&live=long-poll{more}")
 
 
-def test_data_that_is_there_comes_at_once(wire: Wire, path: str) -> None:
+def test_existing_data_is_returned_at_once(wire: Wire, path: str) -> None:
     wire.ask("PUT", path, JSON, b"[1]")
     wire.send(poll(path, "-1"))
     answer = wire.answer()
@@ -28,7 +28,7 @@ def test_data_that_is_there_comes_at_once(wire: Wire, path: str) -> None:
     assert "etag" in answer.headers
 
 
-def test_an_append_wakes_everyone_who_waits(serve: Serve, path: str) -> None:
+def test_an_append_wakes_all_waiting_readers(serve: Serve, path: str) -> None:
     server = serve(*NO_END)
     wires = [Wire(server.port) for _ in range(10)]
     tail = wires[0].ask("PUT", path, JSON, b"[1]").headers["stream-next-offset"]
@@ -42,7 +42,7 @@ def test_an_append_wakes_everyone_who_waits(serve: Serve, path: str) -> None:
         wire.close()
 
 
-def test_now_waits_for_what_comes(server: ServerProcess, wire: Wire, path: str) -> None:
+def test_now_waits_for_the_next_append(server: ServerProcess, wire: Wire, path: str) -> None:
     wire.ask("PUT", path, JSON, b"[1]")
     wire.send(poll(path, "now"))
     barrier(server.port)
@@ -51,7 +51,7 @@ def test_now_waits_for_what_comes(server: ServerProcess, wire: Wire, path: str) 
     assert wire.answer().json() == [2, 3]
 
 
-def test_time_runs_out_with_204() -> None:
+def test_a_timeout_returns_204() -> None:
     with SteppedServer(long_poll_timeout=30.0) as server, Wire(server.port) as wire:
         tail = wire.ask("PUT", S, JSON, b"[1]").headers["stream-next-offset"]
         wire.send(poll(S, tail))
@@ -100,7 +100,7 @@ def test_a_closed_stream_answers_without_waiting(serve: Serve) -> None:
             assert answer.headers["stream-next-offset"] == tail
 
 
-def test_closing_wakes_who_waits(server: ServerProcess, wire: Wire, path: str) -> None:
+def test_closing_wakes_waiting_readers(server: ServerProcess, wire: Wire, path: str) -> None:
     wire.ask("PUT", path, JSON)
     wire.send(poll(path, "-1"))
     barrier(server.port)
@@ -110,7 +110,9 @@ def test_closing_wakes_who_waits(server: ServerProcess, wire: Wire, path: str) -
     assert (answer.status, answer.headers["stream-closed"]) == (204, "true")
 
 
-def test_deleting_wakes_who_waits_with_404(server: ServerProcess, wire: Wire, path: str) -> None:
+def test_deletion_wakes_waiting_readers_with_404(
+    server: ServerProcess, wire: Wire, path: str
+) -> None:
     wire.ask("PUT", path, JSON)
     wire.send(poll(path, "-1"))
     barrier(server.port)
@@ -119,7 +121,7 @@ def test_deleting_wakes_who_waits_with_404(server: ServerProcess, wire: Wire, pa
     wire.answer().problem(404, "stream-not-found")
 
 
-def test_expiry_wakes_who_waits_with_404() -> None:
+def test_expiry_wakes_waiting_readers_with_404() -> None:
     with SteppedServer(long_poll_timeout=3600.0) as server, Wire(server.port) as wire:
         instant = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(START + 10))
         assert wire.ask("PUT", S, JSON | {"Stream-Expires-At": instant}).status == 201

@@ -36,9 +36,7 @@ class TestChunks:
         assert got == sent
         assert answers > 10
 
-    def test_the_end_of_a_closed_stream_is_told_with_its_last_chunk_only(
-        self, serve: Serve
-    ) -> None:
+    def test_only_the_last_chunk_of_a_closed_stream_reports_closure(self, serve: Serve) -> None:
         server = serve("--chunk-bytes", "10")
         with Wire(server.port) as wire:
             wire.ask("PUT", S, TEXT | {"Stream-Closed": "true"}, b"x" * 25)
@@ -49,7 +47,7 @@ class TestChunks:
                 marks.append((len(answer.body), answer.headers.get("stream-closed")))
         assert marks == [(10, None), (10, None), (5, "true")]
 
-    def test_an_answer_ends_at_the_offset_that_was_asked_for(self, serve: Serve) -> None:
+    def test_a_response_ends_at_the_until_offset(self, serve: Serve) -> None:
         server = serve("--chunk-bytes", "1000")
         with Wire(server.port) as wire:
             ends = [wire.ask("PUT", S, JSON, b"[0]").headers["stream-next-offset"]]
@@ -62,11 +60,11 @@ class TestChunks:
             assert wire.ask("GET", f"{S}?until={ends[0]}").json() == [0]
             many = wire.ask("GET", f"{S}?offset=-1&until={ends[-1]}")
             assert len(many.body) <= 1000
-            behind = wire.ask("GET", f"{S}?offset={ends[9]}&until={ends[4]}")
-            assert behind.json()[0] == 10
+            past = wire.ask("GET", f"{S}?offset={ends[9]}&until={ends[4]}")
+            assert past.json()[0] == 10
             wire.ask("GET", f"{S}?offset=-1&until=soon").problem(400, "offset-malformed")
 
-    def test_a_message_over_the_limit_comes_whole(self, serve: Serve) -> None:
+    def test_a_message_over_the_limit_is_returned_whole(self, serve: Serve) -> None:
         server = serve("--chunk-bytes", "100")
         with Wire(server.port) as wire:
             wire.ask("PUT", S, JSON, b'[1, "%b", 2]' % (b"x" * 1000))
@@ -79,7 +77,7 @@ class TestChunks:
 class TestCaching:
     """ETags, 304, `Cache-Control` (PROTOCOL 10.1)."""
 
-    def test_a_read_that_has_not_changed_gets_304(self, wire: Wire, path: str) -> None:
+    def test_an_unchanged_read_gets_304(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON, b"[1]")
         first = wire.ask("GET", path)
         again = wire.ask("GET", path, {"If-None-Match": first.headers["etag"]})
@@ -123,7 +121,7 @@ class TestCaching:
             assert control in {"no-cache", "no-store"}
         assert "etag" not in wire.ask("GET", f"{path}?offset=now").headers
 
-    def test_a_private_server_says_so(self, serve: Serve) -> None:
+    def test_a_private_server_sends_private_caching(self, serve: Serve) -> None:
         server = serve("--cache", "private")
         with Wire(server.port) as wire:
             wire.ask("PUT", S, JSON, b"[1]")
@@ -155,9 +153,9 @@ class TestCaching:
 
 
 class TestIncarnations:
-    """A stream that was deleted and created again can be told from the first one."""
+    """A stream that was deleted and created again can be distinguished from the first one."""
 
-    def test_head_and_reads_tell_the_incarnation(self, wire: Wire, path: str) -> None:
+    def test_head_and_reads_return_the_incarnation(self, wire: Wire, path: str) -> None:
         created = wire.ask("PUT", path, JSON, b"[1]").headers["stream-incarnation"]
         tail = wire.ask("HEAD", path).headers["stream-next-offset"]
         for target in (path, f"{path}?offset={tail}", f"{path}?offset=now"):
@@ -165,7 +163,9 @@ class TestIncarnations:
         assert wire.ask("HEAD", path).headers["stream-incarnation"] == created
         assert wire.ask("PUT", path, JSON).headers["stream-incarnation"] == created
 
-    def test_an_offset_of_the_first_is_gone_on_the_second(self, wire: Wire, path: str) -> None:
+    def test_an_offset_of_the_first_stream_gets_410_on_the_second(
+        self, wire: Wire, path: str
+    ) -> None:
         first = wire.ask("PUT", path, JSON, b"[1]")
         stale = first.headers["stream-next-offset"]
         wire.ask("DELETE", path)

@@ -1,4 +1,4 @@
-"""Runs over HTTP: the contract on the wire."""
+"""Runs over HTTP: the run contract on the wire."""
 
 import itertools
 import json
@@ -29,8 +29,8 @@ def run() -> str:
     return f"run {next(_number)}/ü"
 
 
-def url(run_id: str, behind: str = "") -> str:
-    return f"/v1/runs/{quote(run_id, safe='')}{behind}"
+def url(run_id: str, rest: str = "") -> str:
+    return f"/v1/runs/{quote(run_id, safe='')}{rest}"
 
 
 def post(wire: Wire, run_id: str, *events: NewEvent) -> Any:
@@ -47,7 +47,7 @@ def get(wire: Wire, path: str) -> Any:
     return json.loads(answer.body)
 
 
-def test_a_run_is_appended_to_fetched_and_seen(wire: Wire, run: str) -> None:
+def test_a_run_is_appended_fetched_and_projected(wire: Wire, run: str) -> None:
     results = post(wire, run, started(run), step_started("a", run=run))
     assert results == [
         {"runSeq": 1, "idempotent": False, "persisted": True},
@@ -74,7 +74,7 @@ def test_one_event_is_answered_by_one_result(wire: Wire, run: str) -> None:
         assert json.loads(answer.body)["idempotent"] is expected
 
 
-def test_pages_go_on_where_the_last_one_ended(wire: Wire, run: str) -> None:
+def test_a_page_continues_where_the_last_one_ended(wire: Wire, run: str) -> None:
     post(wire, run, *numbered(25, run=run))
     after, seen = 0, []
     while True:
@@ -100,7 +100,7 @@ def test_pages_go_on_where_the_last_one_ended(wire: Wire, run: str) -> None:
     ],
     ids=["nothing", "torn", "no-event", "a-number", "no-fields", "another-run", "no-step", "a-seq"],
 )
-def test_a_body_that_is_no_event_is_refused(wire: Wire, body: bytes, because: str) -> None:
+def test_an_invalid_event_is_refused(wire: Wire, body: bytes, because: str) -> None:
     answer = wire.ask("POST", "/v1/runs/bad/events", JSON, body)
     problem = json.loads(answer.body)
     assert (answer.status, problem["code"]) == (400, "SCHEMA_VALIDATION_FAILED")
@@ -111,17 +111,17 @@ def test_a_body_that_is_no_event_is_refused(wire: Wire, body: bytes, because: st
 @pytest.mark.parametrize(
     ("path", "status", "code"),
     [
-        ("/v1/runs/nobody", 404, "RUN_NOT_FOUND"),
-        ("/v1/runs/nobody/events", 404, "RUN_NOT_FOUND"),
-        ("/v1/runs/nobody/events?live=sse", 404, "RUN_NOT_FOUND"),
-        ("/v1/runs/nobody/snapshot", 404, "RUN_NOT_FOUND"),
-        ("/v1/runs/nobody/snapshot?source=log", 404, "RUN_NOT_FOUND"),
-        ("/v1/runs/nobody/snapshot?source=x", 400, "BAD_QUERY"),
-        ("/v1/runs/nobody/events?after=x", 400, "BAD_QUERY"),
-        ("/v1/runs/nobody/events?after=-1", 400, "BAD_QUERY"),
-        ("/v1/runs/nobody/events?limit=0", 400, "BAD_QUERY"),
-        ("/v1/runs/nobody/events?limit=1&limit=2", 400, "BAD_QUERY"),
-        ("/v1/runs/nobody/events?live=maybe", 400, "BAD_QUERY"),
+        ("/v1/runs/missing", 404, "RUN_NOT_FOUND"),
+        ("/v1/runs/missing/events", 404, "RUN_NOT_FOUND"),
+        ("/v1/runs/missing/events?live=sse", 404, "RUN_NOT_FOUND"),
+        ("/v1/runs/missing/snapshot", 404, "RUN_NOT_FOUND"),
+        ("/v1/runs/missing/snapshot?source=log", 404, "RUN_NOT_FOUND"),
+        ("/v1/runs/missing/snapshot?source=x", 400, "BAD_QUERY"),
+        ("/v1/runs/missing/events?after=x", 400, "BAD_QUERY"),
+        ("/v1/runs/missing/events?after=-1", 400, "BAD_QUERY"),
+        ("/v1/runs/missing/events?limit=0", 400, "BAD_QUERY"),
+        ("/v1/runs/missing/events?limit=1&limit=2", 400, "BAD_QUERY"),
+        ("/v1/runs/missing/events?live=maybe", 400, "BAD_QUERY"),
         ("/v1/runs?status=ILL", 400, "BAD_QUERY"),
         ("/v1/runs?createdFrom=yesterday", 400, "BAD_QUERY"),
         ("/v1/runs?createdFrom=2026-01-01T00:00:00", 400, "BAD_QUERY"),
@@ -131,18 +131,20 @@ def test_a_body_that_is_no_event_is_refused(wire: Wire, body: bytes, because: st
         ("/v1/runsandmore", 404, "not-found"),
     ],
 )
-def test_what_can_not_be_answered_says_why(wire: Wire, path: str, status: int, code: str) -> None:
+def test_an_invalid_query_is_refused_with_its_reason(
+    wire: Wire, path: str, status: int, code: str
+) -> None:
     answer = wire.ask("GET", path)
     assert (answer.status, json.loads(answer.body)["code"]) == (status, code)
 
 
-def test_methods_that_are_not_there_are_named(wire: Wire) -> None:
+def test_a_405_lists_the_allowed_methods(wire: Wire) -> None:
     answer = wire.ask("PUT", "/v1/runs/a", JSON, b"{}")
     assert answer.status == 405
     assert answer.headers["allow"] == "GET, DELETE, HEAD, OPTIONS"
 
 
-def test_a_deleted_run_is_gone_and_stays_so(wire: Wire, run: str) -> None:
+def test_a_deleted_run_is_gone_for_good(wire: Wire, run: str) -> None:
     post(wire, run, started(run))
     assert wire.ask("DELETE", url(run)).status == 204
     assert wire.ask("GET", url(run, "/snapshot")).status == 404
@@ -182,8 +184,8 @@ def test_a_run_is_followed_live_and_resumed_by_its_last_id(
         assert reader.need("run-event").json()["runSeq"] == 2
         for number in range(3, 8):
             post(writer, run, event("Ticked", {"n": number}, run=run, step=str(number)))
-            told = reader.need("run-event").json()
-            assert (told["runSeq"], told["eventData"]["n"]) == (number, number)
+            received = reader.need("run-event").json()
+            assert (received["runSeq"], received["eventData"]["n"]) == (number, number)
 
 
 def test_following_ends_with_the_time_of_the_connection(serve: Serve) -> None:
@@ -217,14 +219,14 @@ def test_many_events_reach_a_slow_follower(serve: Serve) -> None:
         assert seen == list(range(1, 901))
 
 
-def test_snapshots_are_projected_and_the_lag_is_told(wire: Wire, run: str) -> None:
+def test_snapshots_are_projected_and_the_lag_is_reported(wire: Wire, run: str) -> None:
     post(wire, run, started(run), step_started("a", run=run), step_completed("a", run=run))
     wait_until(lambda: get(wire, url(run, "/lag"))["eventsBehind"] == 0, "projecting")
     lag = get(wire, url(run, "/lag"))
     assert (lag["health"], lag["lagSeconds"]) == ("LIVE", 0.0)
 
 
-def test_runs_survive_a_restart_beside_the_streams(serve: Serve, tmp_path: Path) -> None:
+def test_runs_in_the_data_directory_survive_a_restart(serve: Serve, tmp_path: Path) -> None:
     options = ("--store", str(tmp_path / "data"))
     server = serve(*options)
     with Wire(server.port) as wire:
@@ -237,16 +239,14 @@ def test_runs_survive_a_restart_beside_the_streams(serve: Serve, tmp_path: Path)
         assert post(wire, "r", started("r"))[0]["idempotent"] is True
 
 
-def test_runs_can_be_kept_elsewhere(serve: Serve, tmp_path: Path) -> None:
+def test_runs_can_be_stored_elsewhere(serve: Serve, tmp_path: Path) -> None:
     server = serve("--runs-store", f"sqlite:{tmp_path / 'elsewhere.db'}")
     with Wire(server.port) as wire:
         post(wire, "r", started("r"))
     assert (tmp_path / "elsewhere.db").exists()
 
 
-def test_a_damaged_file_of_runs_stops_the_start_and_says_what_to_do(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_a_damaged_run_store_stops_the_start_with_advice(serve: Serve, tmp_path: Path) -> None:
     options = ("--store", str(tmp_path / "data"))
     server = serve(*options)
     with Wire(server.port) as wire:
@@ -268,7 +268,7 @@ def test_a_damaged_file_of_runs_stops_the_start_and_says_what_to_do(
         assert wire.ask("GET", "/v1/runs/r/snapshot").status == 404
 
 
-def test_a_server_that_is_not_asked_for_runs_makes_no_file(serve: Serve, tmp_path: Path) -> None:
+def test_a_server_without_requests_for_runs_creates_no_file(serve: Serve, tmp_path: Path) -> None:
     server = serve("--store", str(tmp_path / "data"))
     with Wire(server.port) as wire:
         wire.ask("PUT", "/v1/stream/s", JSON)

@@ -1,4 +1,4 @@
-"""Servers that let webhooks come back to this machine, on both kinds of store."""
+"""Servers that allow local webhooks, on both kinds of store."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def api(store: str) -> Iterator[Api]:
-    """A fresh server; it waits for a webhook's answer for as long as a test may take."""
+    """A new server; it waits for a webhook's response as long as a test may take."""
     options = ("--allow-local-webhooks", "--webhook-timeout", "600")
     with ServerProcess(*options, "--store", store) as server:
         yield Api(server.url)
@@ -32,6 +32,6 @@ def hook() -> Iterator[Webhook]:
 
 @pytest.fixture
 def stepped(store: str) -> Iterator[SteppedServer]:
-    """A fresh server whose time a test moves."""
+    """A new server whose clock a test advances."""
     with SteppedServer(store=store, allow_local_webhooks=True) as server:
         yield server

@@ -1,4 +1,4 @@
-"""The steps that subscriptions are tested in: requests to a server, and a webhook to be called."""
+"""Steps of the subscription tests: requests to a server, and a webhook that records its calls."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ LEASE_MS = 600_000
 
 
 class Reply(NamedTuple):
-    """An answer of the server."""
+    """A response of the server."""
 
     status: int
     body: Any
@@ -70,16 +70,16 @@ class Api:
 
     # Subscriptions
 
-    def sub(self, name: str, *behind: str) -> str:
-        return "/".join(("__ds/subscriptions", quote(name, safe=""), *behind))
+    def sub(self, name: str, *rest: str) -> str:
+        return "/".join(("__ds/subscriptions", quote(name, safe=""), *rest))
 
     def pull(self, name: str, pattern: str | None = "events/*", **more: object) -> Reply:
-        """Make a pull-wake subscription."""
+        """Create a pull-wake subscription."""
         body = {"type": "pull-wake", "wake_stream": "wake/pool", "lease_ttl_ms": LEASE_MS, **more}
         return self.call("PUT", self.sub(name), {**body, "pattern": pattern})
 
     def hook(self, name: str, url: str, pattern: str | None = "events/*", **more: object) -> Reply:
-        """Make a webhook subscription."""
+        """Create a webhook subscription."""
         body = {"type": "webhook", "webhook": {"url": url}, "lease_ttl_ms": LEASE_MS, **more}
         return self.call("PUT", self.sub(name), {**body, "pattern": pattern})
 
@@ -103,7 +103,7 @@ class Api:
         done: bool = True,
         how: str = "ack",
     ) -> Reply:
-        """Ack for a wake, as a claim or a webhook's body gives it; all that it lists by default."""
+        """Ack a wake from a claim or from a webhook's body; by default everything that it lists."""
         if acks is None:
             acks = {item["path"]: item["tail_offset"] for item in wake["streams"]}
         body = {
@@ -121,7 +121,7 @@ class Api:
 
 
 def eventually(check: Callable[[], object]) -> Any:
-    """Ask again and again until the answer is truthy, and give it."""
+    """Repeat a check until its result is true, and return the result."""
     found: object = None
 
     def holds() -> object:
@@ -147,18 +147,18 @@ class Call(NamedTuple):
 
 
 class Webhook:
-    """A webhook on this machine that answers as it is told."""
+    """A local webhook with configurable responses."""
 
     def __init__(self, status: int = 200, body: object = None) -> None:
         self.status = status
         self.body: object = body if body is not None else {}
         self.gate = threading.Event()
-        """Closed, it holds the answers back."""
+        """While it is closed, responses are held back."""
         self.gate.set()
         self.raw_answer: bytes | None = None
         self.calls: list[Call] = []
         self.taken: list[bytes] = []
-        """The answers after which the server has hung up, so that it has acted on them."""
+        """Responses after which the server has closed the connection, so it has processed them."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -176,14 +176,14 @@ class Webhook:
                 self.end_headers()
                 self.wfile.write(data)
                 with suppress(ConnectionError):
-                    self.rfile.read(1)  # it hangs up
+                    self.rfile.read(1)  # until the server closes the connection
                 outer.taken.append(data)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
             def handle(self) -> None:
-                with suppress(ConnectionError):  # the server may hang up
+                with suppress(ConnectionError):  # the server may close the connection
                     super().handle()
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -202,6 +202,6 @@ class Webhook:
         self._thread.join()
 
     def wait_for(self, count: int) -> Call:
-        """Wait for so many calls; gives the last of them."""
+        """Wait for a number of calls, and return the last one."""
         eventually(lambda: len(self.calls) >= count)
         return self.calls[count - 1]

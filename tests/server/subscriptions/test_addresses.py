@@ -68,14 +68,14 @@ def test_public_https_is_allowed(url: str) -> None:
         "http://localhost/",
     ],
 )
-def test_anything_else_is_not(url: str) -> None:
+def test_other_urls_are_refused(url: str) -> None:
     assert isinstance(check_url(url, WebhookRules()), Rejected), url
 
 
 @pytest.mark.parametrize(
     "url", ["http://localhost:3000/", "http://127.0.0.1/", "http://127.0.0.5:99/x"]
 )
-def test_development_allows_this_machine(url: str) -> None:
+def test_local_urls_can_be_allowed_for_development(url: str) -> None:
     target = check_url(url, WebhookRules(allow_local=True))
     assert isinstance(target, Target)
     assert check_address("127.0.0.1", target, WebhookRules(allow_local=True)) is None
@@ -86,7 +86,7 @@ def test_development_allows_this_machine(url: str) -> None:
     "url",
     ["http://10.0.0.1/hook", "http://example.com/", "http://127.1.0.1/", "http://localhost.a.com/"],
 )
-def test_development_allows_nothing_more(url: str) -> None:
+def test_development_allows_no_other_local_urls(url: str) -> None:
     assert isinstance(check_url(url, WebhookRules(allow_local=True)), Rejected)
 
 
@@ -97,7 +97,7 @@ def test_a_public_name_must_not_resolve_to_a_local_address(address: str) -> None
     assert check_address("93.184.216.34", PUBLIC, WebhookRules()) is None
 
 
-def test_a_list_of_hosts_shuts_out_all_others() -> None:
+def test_a_list_of_hosts_excludes_all_others() -> None:
     rules = WebhookRules(hosts=("a.example.com", "*.b.example.com"))
     assert isinstance(check_url("https://a.example.com/", rules), Target)
     assert isinstance(check_url("https://x.y.b.example.com/", rules), Target)

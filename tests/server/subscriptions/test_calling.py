@@ -50,7 +50,7 @@ class Receiver:
 
 
 def make_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """Make a certificate for 127.0.0.1 that signs itself."""
+    """Create a self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhook")])
     now = dt.datetime.now(dt.UTC)
@@ -108,7 +108,7 @@ def test_a_webhook_is_called_over_tls_where_the_operator_allows_its_network(
     asyncio.run(scenario())
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     _, context = make_certificate(tmp_path)
 
     async def scenario() -> None:
@@ -122,10 +122,10 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
-def test_a_public_name_that_resolves_to_this_machine_is_not_even_connected_to() -> None:
+def test_a_public_name_that_resolves_to_loopback_is_not_connected_to() -> None:
     async def scenario() -> None:
         async with Receiver() as receiver:
-            # Taken for a public name: what a name server answers is known only when it is called.
+            # Treated as a public name: its address is known only when it is resolved for the call.
             at = Target("https", "localhost", receiver.port, "/", local=False)
             answer = await WebhookClient(WebhookRules(allow_local=True), 5, "").post(
                 at, {}, b"{}", 5
@@ -137,7 +137,7 @@ def test_a_public_name_that_resolves_to_this_machine_is_not_even_connected_to() 
     asyncio.run(scenario())
 
 
-def test_nobody_there_is_said_so() -> None:
+def test_a_refused_connection_is_reported() -> None:
     async def scenario() -> None:
         rules = WebhookRules(allow_local=True)
         at = target("http://127.0.0.1:1/", rules)
@@ -148,7 +148,7 @@ def test_nobody_there_is_said_so() -> None:
     asyncio.run(scenario())
 
 
-def test_a_name_that_does_not_exist_is_said_so() -> None:
+def test_an_unknown_host_is_reported() -> None:
     async def scenario() -> None:
         at = target("https://nowhere.invalid/", WebhookRules())
         answer = await WebhookClient(WebhookRules(), 5, "").post(at, {}, b"{}", 5)

@@ -1,4 +1,4 @@
-"""Leases of pull-wake and of webhooks: how they end, and what keeps them (PROTOCOL 7)."""
+"""Leases of pull-wake and of webhooks: how they end and what extends them (PROTOCOL 7)."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ LEASE_MS = 10_000
 
 
 def claimed_work(api: Api) -> dict[str, object]:
-    """Make something to do, and claim it."""
+    """Create pending work, and claim it."""
     api.create("wake/pool")
     api.create("events/a")
     api.pull("s", lease_ttl_ms=LEASE_MS)
@@ -25,7 +25,7 @@ def claimed_work(api: Api) -> dict[str, object]:
 
 
 def called_webhook(api: Api, hook: Webhook) -> dict[str, object]:
-    """Make something to do, and have a webhook called that only takes note of it."""
+    """Create pending work, and wait for the call of a webhook that only accepts it."""
     api.hook("s", hook.url, lease_ttl_ms=LEASE_MS)
     api.create("events/a", 1)
     wake: dict[str, object] = hook.wait_for(1).body
@@ -102,7 +102,7 @@ def test_a_lease_without_callbacks_ends_and_wakes_again(
 
 
 class PassingClock:
-    """A clock on which some time passes whenever it is read."""
+    """A clock that advances whenever it is read."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -114,7 +114,7 @@ class PassingClock:
 
 
 def test_an_ack_keeps_the_whole_lease_however_often_the_clock_is_read_for_it() -> None:
-    """The lease ends after ever fewer reads of the clock: the ack is in time, or it is fenced."""
+    """The lease ends after fewer and fewer reads of the clock: the ack is in time, or fenced."""
 
     async def ask(
         app: Application, method: str, path: str, body: object, token: str = ""

@@ -11,7 +11,7 @@ from tests.server.subscriptions.steps import Api, eventually
 from tests.support.server import ServerProcess
 
 
-def test_a_subscription_is_described_as_it_was_made(api: Api) -> None:
+def test_a_subscription_is_described_as_it_was_created(api: Api) -> None:
     tail = api.create("events/a", 1)
     made = api.pull("s ü", description="why", streams=["x/1"])
     assert made.status == 201
@@ -56,14 +56,14 @@ def test_confirming_needs_the_same_configuration(api: Api) -> None:
         ["not an object"],
     ],
 )
-def test_what_can_not_be_made_is_refused(api: Api, body: object) -> None:
+def test_an_invalid_configuration_is_refused(api: Api, body: object) -> None:
     refused = api.call("PUT", api.sub("s"), body)
     assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
     assert refused.headers["content-type"] == "application/problem+json"
     assert api.call("GET", api.sub("s")).code == "SUBSCRIPTION_NOT_FOUND"
 
 
-def test_explicit_goes_before_glob_and_removing_it_leaves_the_glob(api: Api) -> None:
+def test_an_explicit_link_hides_the_glob_link_until_it_is_removed(api: Api) -> None:
     api.create("events/a", 1)
     api.pull("s", streams=["events/a"])
     assert api.show("s")["streams"][0]["link_type"] == "explicit"
@@ -135,16 +135,18 @@ def test_subscriptions_are_listed_page_by_page(api: Api) -> None:
         ("PUT", "__ds/stream", 404),
     ],
 )
-def test_nothing_else_is_there(api: Api, method: str, path: str, status: int) -> None:
+def test_other_resources_and_methods_are_refused(
+    api: Api, method: str, path: str, status: int
+) -> None:
     assert api.call(method, path).status == status
 
 
-def test_a_webhook_subscription_is_not_claimed(api: Api) -> None:
+def test_a_webhook_subscription_can_not_be_claimed(api: Api) -> None:
     api.hook("s", "http://127.0.0.1:1/")
     assert (api.claim("s").status, api.claim("s").code) == (400, "INVALID_REQUEST")
 
 
-def test_urls_are_those_that_the_operator_gives() -> None:
+def test_urls_begin_with_the_configured_public_url() -> None:
     options = ("--allow-local-webhooks", "--public-url", "https://streams.example.com/")
     with ServerProcess(*options) as server:
         body = Api(server.url).hook("s", "http://127.0.0.1:1/").body
@@ -152,7 +154,7 @@ def test_urls_are_those_that_the_operator_gives() -> None:
     assert body["webhook"]["signing"]["jwks_url"] == expected
 
 
-def test_a_client_that_goes_away_does_not_stop_a_creation_half_way(api: Api) -> None:
+def test_a_creation_completes_when_its_client_disconnects(api: Api) -> None:
     for number in range(50):
         connection = HTTPConnection(urlsplit(api.url).netloc)
         body = {"type": "pull-wake", "pattern": "events/*", "wake_stream": "w"}
@@ -165,7 +167,7 @@ def test_a_client_that_goes_away_does_not_stop_a_creation_half_way(api: Api) -> 
         assert api.show(item["id"])["status"] == "active"
 
 
-def test_links_without_a_subscription_are_cleared_away_and_deletions_hold(tmp_path: Path) -> None:
+def test_links_without_a_subscription_are_removed_and_deletions_are_durable(tmp_path: Path) -> None:
     options = ("--store", str(tmp_path / "data"))
     with ServerProcess(*options) as server:
         api = Api(server.url)

@@ -35,7 +35,7 @@ def test_an_append_writes_one_wake_event_until_it_is_claimed(api: Api) -> None:
     assert wakes(api) == [1]
 
 
-def test_streams_that_there_were_are_linked_at_their_tail(api: Api) -> None:
+def test_existing_streams_are_linked_at_their_tail(api: Api) -> None:
     tail = api.create("events/old", 1, 2)
     api.create("other/old", 1)
     api.pull("s")
@@ -43,7 +43,7 @@ def test_streams_that_there_were_are_linked_at_their_tail(api: Api) -> None:
     assert api.claim("s").code == "NO_PENDING_WORK"
 
 
-def test_streams_that_appear_later_are_linked_before_their_first_message(api: Api) -> None:
+def test_later_streams_are_linked_before_their_first_message(api: Api) -> None:
     api.pull("s")
     tail = api.create("events/new", 1)
     (stream,) = api.claim("s").body["streams"]
@@ -56,7 +56,7 @@ def test_streams_that_appear_later_are_linked_before_their_first_message(api: Ap
     }
 
 
-def test_a_fork_is_linked_where_it_begins(api: Api) -> None:
+def test_a_fork_is_linked_at_its_fork_point(api: Api) -> None:
     tail = api.create("source", 1, 2)
     api.pull("s")
     fork(api, "events/fork", {"Stream-Forked-From": "/v1/stream/source"})
@@ -72,7 +72,7 @@ def fork(api: Api, path: str, headers: dict[str, str]) -> None:
         assert answer.status == 201
 
 
-def test_an_ack_is_kept_and_never_goes_back(api: Api) -> None:
+def test_an_ack_is_stored_and_never_moves_back(api: Api) -> None:
     first = api.create("events/a", 1)
     api.pull("s")
     second = api.append("events/a")
@@ -98,7 +98,7 @@ def test_an_ack_of_a_part_leaves_the_rest_pending(api: Api) -> None:
 
 
 @pytest.mark.parametrize("offset", ["x", "0000000000000001_9999999999999999", "-1"])
-def test_an_ack_of_no_position_is_refused_whole(api: Api, offset: str) -> None:
+def test_a_request_with_an_invalid_offset_acks_nothing(api: Api, offset: str) -> None:
     tail = api.create("events/a")
     api.pull("s")
     info = api.append("events/a")
@@ -134,7 +134,7 @@ def test_a_released_wake_is_announced_again(api: Api) -> None:
 
 
 @pytest.mark.parametrize("change", ["wake_id", "generation", "token", "none", "other"])
-def test_whoever_does_not_show_everything_is_refused(api: Api, change: str) -> None:
+def test_token_generation_and_wake_must_all_match(api: Api, change: str) -> None:
     api.create("events/a")
     api.pull("s")
     api.pull("t", description="other")
@@ -155,7 +155,7 @@ def test_whoever_does_not_show_everything_is_refused(api: Api, change: str) -> N
     assert api.acked("s") == before
 
 
-def test_a_stream_that_is_made_anew_is_pending_from_its_beginning(api: Api) -> None:
+def test_a_stream_that_is_created_again_is_pending_from_its_beginning(api: Api) -> None:
     api.create("events/a", 1, 2, 3)
     api.pull("s", streams=["events/a"])
     assert api.call("DELETE", "events/a").status == 204
@@ -166,7 +166,7 @@ def test_a_stream_that_is_made_anew_is_pending_from_its_beginning(api: Api) -> N
     assert stream["link_type"] == "explicit"
 
 
-def test_a_stream_that_is_gone_needs_no_ack(api: Api) -> None:
+def test_a_deleted_stream_needs_no_ack(api: Api) -> None:
     api.create("events/a")
     api.pull("s")
     api.append("events/a")
@@ -176,7 +176,7 @@ def test_a_stream_that_is_gone_needs_no_ack(api: Api) -> None:
     assert api.acked("s") == {}
 
 
-def test_what_is_pending_no_more_is_not_claimed_and_the_next_append_wakes_again(api: Api) -> None:
+def test_a_wake_with_nothing_pending_ends_at_a_claim_and_the_next_append_wakes(api: Api) -> None:
     api.create("events/a")
     api.pull("s")
     api.append("events/a")
@@ -187,7 +187,7 @@ def test_what_is_pending_no_more_is_not_claimed_and_the_next_append_wakes_again(
     eventually(lambda: wakes(api) == [1, 2])
 
 
-def test_a_pattern_that_takes_in_its_wake_stream_does_not_wake_itself(api: Api) -> None:
+def test_a_pattern_that_matches_its_wake_stream_does_not_wake_itself(api: Api) -> None:
     api.pull("s", "**")
     api.create("events/a", 1)
     claimed = api.claim("s").body
@@ -195,7 +195,7 @@ def test_a_pattern_that_takes_in_its_wake_stream_does_not_wake_itself(api: Api) 
     assert api.ack("s", claimed).body == {"ok": True, "next_wake": False}
 
 
-def test_a_wake_stream_that_comes_later_is_told_then(api: Api) -> None:
+def test_a_wake_stream_that_is_created_later_gets_the_event_then(api: Api) -> None:
     api.pull("s", wake_stream="wake/later")
     api.create("events/a", 1)
     eventually(lambda: api.show("s")["status"] == "failed")

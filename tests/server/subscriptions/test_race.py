@@ -13,7 +13,7 @@ ROUNDS = 1_000
 
 
 class Connection:
-    """A kept connection, as lean as it can be."""
+    """A persistent connection with minimal overhead."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -41,7 +41,7 @@ class Connection:
 
 
 class Race:
-    """The workers, and who of them believes to hold the lease."""
+    """The workers, and those that believe they hold the lease."""
 
     def __init__(self, connections: list[Connection]) -> None:
         self._connections = connections

@@ -1,4 +1,4 @@
-"""A server that is killed in the middle of a wake, a lease and a retry goes on where it was."""
+"""A server that is killed during a wake, a lease and a retry continues where it stopped."""
 
 import random
 import time
@@ -92,13 +92,13 @@ def _no_wake_is_lost(api: Api, number: int, tail: str) -> None:
     )
     claimed = api.claim("waking").body
     assert claimed["generation"] == generation
-    told = {item["path"]: item for item in claimed["streams"]}[f"waking/{number}"]
-    assert (told["tail_offset"], told["has_pending"]) == (tail, True)
+    listed = {item["path"]: item for item in claimed["streams"]}[f"waking/{number}"]
+    assert (listed["tail_offset"], listed["has_pending"]) == (tail, True)
     assert api.ack("waking", claimed).body == {"ok": True, "next_wake": False}
 
 
 def _a_lease_is_held(api: Api, name: str, holding: dict[str, Any]) -> None:
-    """Nobody else gets a lease that has not run out, and its holder acks."""
+    """No other worker gets a lease that has not ended, and its holder acks."""
     reply = api.claim(name, "too early")
     assert (reply.status, reply.code) == (409, "ALREADY_CLAIMED")
     assert reply.body["error"]["current_holder"] == "old"
@@ -106,10 +106,10 @@ def _a_lease_is_held(api: Api, name: str, holding: dict[str, Any]) -> None:
 
 
 def _its_old_holder_is_fenced(api: Api, old: dict[str, Any]) -> None:
-    """Once the lease has run out the work goes to another, and the old worker can't ack."""
+    """After the lease has ended, another worker gets the work, and the old one can't ack."""
 
     def is_done_by_another() -> bool:
-        """False where nobody may claim it yet, or a slow machine lets this lease run out too."""
+        """Return False if it can't be claimed yet, or if this lease ends too on a slow machine."""
         reply = api.claim("leased", "new")
         if reply.status != 200:
             return False

@@ -1,4 +1,4 @@
-"""Ten thousand subscriptions cost an append that matches none of them next to nothing."""
+"""An append that matches none of ten thousand subscriptions costs almost nothing more."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ async def make(app: Application, name: str, pattern: str) -> None:
     assert response.status == 201
 
 
-def test_an_append_that_matches_none_of_ten_thousand_runs_no_line_more_than_beside_one() -> None:
+def test_an_append_that_matches_none_of_ten_thousand_runs_the_same_lines_as_with_one() -> None:
     async def scenario() -> None:
         store = MemoryStore()
         await store.open()
@@ -53,7 +53,7 @@ def test_an_append_that_matches_none_of_ten_thousand_runs_no_line_more_than_besi
     asyncio.run(scenario())
 
 
-def test_a_glob_over_many_streams_is_made_while_others_are_served() -> None:
+def test_other_requests_are_served_while_a_glob_links_many_streams() -> None:
     async def scenario() -> None:
         store = MemoryStore()
         await store.open()

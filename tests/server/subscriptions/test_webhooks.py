@@ -21,7 +21,7 @@ def decoded(text: str) -> bytes:
 
 
 def signer(api: Api, call: Call) -> str:
-    """Verify a call as a receiver would; gives the id of the key."""
+    """Verify a call as a receiver would, and return the id of the key."""
     found = re.fullmatch(r"t=(\d+),kid=([^,]+),ed25519=([\w-]+)", call.headers["webhook-signature"])
     assert found is not None
     (key,) = [
@@ -39,7 +39,7 @@ def signed_at(call: Call) -> int:
     return int(call.headers["webhook-signature"].removeprefix("t=").partition(",")[0])
 
 
-def test_a_call_is_signed_and_names_what_moved(api: Api, hook: Webhook) -> None:
+def test_a_call_is_signed_and_lists_the_changed_streams(api: Api, hook: Webhook) -> None:
     made = api.hook("s", hook.url)
     assert made.status == 201
     before = int(time.time())
@@ -57,13 +57,13 @@ def test_a_call_is_signed_and_names_what_moved(api: Api, hook: Webhook) -> None:
     assert (stream["path"], stream["tail_offset"]) == ("events/a", tail)
 
 
-def test_done_acks_what_the_call_told_and_no_more(api: Api, hook: Webhook) -> None:
+def test_done_acks_what_the_call_listed_and_no_more(api: Api, hook: Webhook) -> None:
     hook.body = {"done": True}
     hook.gate.clear()
     api.hook("s", hook.url)
     first = api.create("events/a", 1)
-    told = hook.wait_for(1).body["streams"][0]
-    assert told["tail_offset"] == first
+    listed = hook.wait_for(1).body["streams"][0]
+    assert listed["tail_offset"] == first
     second = api.append("events/a")
     hook.gate.set()
     again = hook.wait_for(2).body
@@ -73,7 +73,7 @@ def test_done_acks_what_the_call_told_and_no_more(api: Api, hook: Webhook) -> No
     assert len(hook.calls) == 2
 
 
-def test_a_callback_may_come_before_the_answer(api: Api, hook: Webhook) -> None:
+def test_a_callback_may_arrive_before_the_response(api: Api, hook: Webhook) -> None:
     hook.gate.clear()
     api.hook("s", hook.url)
     api.create("events/a", 1)
@@ -81,7 +81,7 @@ def test_a_callback_may_come_before_the_answer(api: Api, hook: Webhook) -> None:
     assert api.ack("s", wake, how="callback").body == {"ok": True, "next_wake": False}
     hook.gate.set()
     eventually(lambda: hook.taken)
-    assert api.ack("s", wake, how="callback").code == "FENCED"  # its turn is after the answer's
+    assert api.ack("s", wake, how="callback").code == "FENCED"  # queued after the response
     assert api.show("s")["delivery"]["phase"] == "idle"
     assert len(hook.calls) == 1
     api.append("events/a")
@@ -124,7 +124,7 @@ def test_failures_are_retried_with_the_same_wake_and_growing_pauses(
     ],
     ids=["redirect", "long body", "long head", "nonsense", "nothing"],
 )
-def test_answers_that_are_none_count_as_failures(
+def test_invalid_responses_count_as_failures(
     api: Api, hook: Webhook, answer: bytes, reason: str
 ) -> None:
     hook.raw_answer = answer
@@ -134,9 +134,7 @@ def test_answers_that_are_none_count_as_failures(
     assert reason in shown["delivery"]["last_error"]
 
 
-def test_a_slow_answer_is_not_waited_for_longer_than_the_lease(
-    stepped: SteppedServer, hook: Webhook
-) -> None:
+def test_a_slow_response_times_out_with_the_lease(stepped: SteppedServer, hook: Webhook) -> None:
     api = Api(stepped.url)
     hook.gate.clear()
     api.hook("s", hook.url, lease_ttl_ms=5_000)
@@ -149,7 +147,7 @@ def test_a_slow_answer_is_not_waited_for_longer_than_the_lease(
     assert "in time" in shown["delivery"]["last_error"]
 
 
-def test_too_many_failures_end_in_death_until_it_is_confirmed(
+def test_too_many_failures_make_it_dead_until_it_is_confirmed(
     hook: Webhook, tmp_path: Path
 ) -> None:
     options = ("--allow-local-webhooks", "--webhook-attempts", "2")
@@ -162,7 +160,7 @@ def test_too_many_failures_end_in_death_until_it_is_confirmed(
         wake = hook.wait_for(2).body
         assert api.ack("s", wake, how="callback").code == "FENCED"
         api.append("events/a")
-        assert api.ack("s", wake, how="callback").code == "FENCED"  # its turn is after the append's
+        assert api.ack("s", wake, how="callback").code == "FENCED"  # queued after the append
         assert api.show("s")["status"] == "dead"
         assert len(hook.calls) == 2
     with ServerProcess(*options, "--store", str(tmp_path / "data")) as server:
@@ -178,7 +176,7 @@ def test_too_many_failures_end_in_death_until_it_is_confirmed(
         eventually(lambda: api.show("s")["status"] == "active")
 
 
-def test_keys_are_rotated_kept_and_stay_published(hook: Webhook, tmp_path: Path) -> None:
+def test_rotated_keys_are_durable_and_stay_published(hook: Webhook, tmp_path: Path) -> None:
     options = ("--allow-local-webhooks", "--store", str(tmp_path / "data"))
     hook.body = {"done": True}
     with ServerProcess(*options) as server:
@@ -197,7 +195,7 @@ def test_keys_are_rotated_kept_and_stay_published(hook: Webhook, tmp_path: Path)
         api.append("events/a")
         assert signer(api, hook.wait_for(3)) == rotated["kid"]
         assert signer(api, hook.calls[0]) == first
-    # Every replaced key has been published for long enough now.
+    # The overlap of all replaced keys is over.
     with ServerProcess(*options, "--webhook-key-overlap", "0") as server:
         api = Api(server.url)
         assert signer(api, hook.calls[2]) == rotated["kid"]
@@ -209,7 +207,7 @@ def test_keys_are_rotated_kept_and_stay_published(hook: Webhook, tmp_path: Path)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "http://localhost/x"])
-def test_webhooks_on_this_machine_have_to_be_allowed(url: str) -> None:
+def test_local_webhooks_must_be_allowed(url: str) -> None:
     with ServerProcess() as server:
         refused = Api(server.url).hook("s", url)
     assert (refused.status, refused.code) == (400, "WEBHOOK_URL_REJECTED")
