@@ -22,7 +22,7 @@ from typing import Final
 
 from zlib_ng.zlib_ng import crc32
 
-from headwater.storage.disk.data_directory import NUMBER
+from headwater.storage.disk.data_directory import HEADER_BYTES, NUMBER, FileHeader
 from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, free_bytes
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed, sync, sync_directory
@@ -32,11 +32,9 @@ log: Final = logging.getLogger("headwater.disk")
 
 VERSION: Final = 1
 MAGIC: Final = b"HWJOURNL"
-FILE_HEADER: Final = Layout("<8sIIQ")
 CRC: Final = Layout("<I")
 _SEED: Final = Layout("<QI")
-HEADER_COPY: Final = FILE_HEADER.size + CRC.size
-START: Final = 2 * HEADER_COPY
+START: Final = 2 * HEADER_BYTES
 BATCH_MAGIC: Final = b"BTCH"
 BATCH: Final = Layout("<4sIQ")
 BATCH_HEADER: Final = BATCH.size + CRC.size
@@ -131,8 +129,8 @@ class JournalWriter:
         return self.position == START
 
     def _write_header(self) -> None:
-        header = FILE_HEADER.pack(MAGIC, VERSION, self._salt, self.number)
-        os.pwrite(self.fd, 2 * (header + CRC.pack(crc32(header))), 0)
+        header = FileHeader(MAGIC, VERSION, self._salt, self.number).encode()
+        os.pwrite(self.fd, 2 * header, 0)
         try:
             sync(self.fd, self.path, self._faults)
         except OSError as error:

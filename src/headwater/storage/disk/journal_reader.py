@@ -12,14 +12,13 @@ from typing import Final, NamedTuple
 
 from zlib_ng.zlib_ng import crc32, crc32_combine
 
-from headwater.errors import NewerFormat, StoreDamaged
+from headwater.errors import StoreDamaged
+from headwater.storage.disk.data_directory import HEADER_BYTES, FileHeader, supported_header
 from headwater.storage.disk.journal import (
     BATCH,
     BATCH_HEADER,
     BATCH_MAGIC,
     CRC,
-    FILE_HEADER,
-    HEADER_COPY,
     MAGIC,
     START,
     VERSION,
@@ -84,38 +83,25 @@ def is_unused(path: Path) -> bool:
 
 
 def _number_in_header(path: Path) -> int:
-    header = _header_of(path)
-    found = _parse_header(path, header[:HEADER_COPY])
-    if found is None or header[:HEADER_COPY] != header[HEADER_COPY:]:
+    first, second = _headers(path)
+    if first is None or first != second:
         raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
-    return found[0]
+    return first.number
 
 
-def _header_of(path: Path) -> bytes:
+def _headers(path: Path) -> list[FileHeader | None]:
+    """Read both copies of the header of a file; None for a damaged one."""
     with path.open("rb") as file:
-        return file.read(START)
-
-
-def _parse_header(path: Path, header: bytes) -> tuple[int, int] | None:
-    """Read one copy of a header: number and salt, or None if it is none."""
-    if len(header) != HEADER_COPY:
-        return None
-    magic, version, salt, number = FILE_HEADER.unpack_from(header)
-    (crc,) = CRC.unpack_from(header, FILE_HEADER.size)
-    if magic != MAGIC or crc != crc32(header[: FILE_HEADER.size]):
-        return None
-    if version > VERSION:
-        raise NewerFormat(str(path), version, VERSION)
-    return number, salt
+        stored = file.read(START)
+    copies = (stored[:HEADER_BYTES], stored[HEADER_BYTES:])
+    return [supported_header(path, copy, MAGIC, VERSION) for copy in copies]
 
 
 def seed_of(path: Path) -> int | None:
-    """Give what the checksums of a file start from, by either copy of its header."""
-    header = _header_of(path)
-    for copy in (header[:HEADER_COPY], header[HEADER_COPY:]):
-        found = _parse_header(path, copy)
-        if found is not None and found[0] == int(path.stem):
-            return seed_for(*found)
+    """Return the seed of a file's checksums, from either copy of its header."""
+    for header in _headers(path):
+        if header is not None and header.number == int(path.stem):
+            return seed_for(header.number, header.salt)
     return None
 
 

@@ -24,9 +24,14 @@ from weakref import WeakValueDictionary
 
 from zlib_ng.zlib_ng import crc32
 
-from headwater.errors import NewerFormat, StoreDamaged, StreamDamaged
+from headwater.errors import StoreDamaged, StreamDamaged
 from headwater.protocol.framing import Buffer
-from headwater.storage.disk.data_directory import NUMBER
+from headwater.storage.disk.data_directory import (
+    HEADER_BYTES,
+    NUMBER,
+    FileHeader,
+    supported_header,
+)
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import sync_directory
 from headwater.storage.file_ranges import FileRange, Truncated
@@ -35,12 +40,11 @@ log: Final = logging.getLogger("headwater.disk")
 
 VERSION: Final = 1
 BLOCK: Final = 256 * 1024
-_MAGIC: Final = b"HWSEGMNT"
-_FILE_HEADER: Final = Layout("<8sIIQ")
+MAGIC: Final = b"HWSEGMNT"
 _EXTENT_MAGIC: Final = b"EXTN"
 _EXTENT: Final = Layout("<4sQQQ")
 _CRC: Final = Layout("<I")
-START: Final = _FILE_HEADER.size + _CRC.size
+START: Final = HEADER_BYTES
 EXTENT_HEADER: Final = _EXTENT.size + _CRC.size
 MAX_CHECKED_BLOCKS: Final = 1 << 12
 """Blocks of one file: a gigabyte of long extents, and a quarter of a megabyte to remember."""
@@ -85,8 +89,7 @@ class SegmentWriter:
         self.path = segment_path(folder, number)
         self.extents: list[Extent] = []
         self._file = DirectFile(self.path, room)
-        header = _FILE_HEADER.pack(_MAGIC, VERSION, 0, number)
-        self._file.write(header + _CRC.pack(crc32(header)))
+        self._file.write(FileHeader(MAGIC, VERSION, 0, number).encode())
         self.size = START
 
     def add(self, stream: int, start: int, buffers: Sequence[Buffer]) -> None:
@@ -251,16 +254,9 @@ class SegmentFile:
 
 def check_header(path: Path, header: bytes) -> None:
     """Refuse a file that is not a segment, or one of a newer version."""
-    if len(header) == START:
-        magic, version, _, number = _FILE_HEADER.unpack_from(header)
-        if magic == _MAGIC and header[_FILE_HEADER.size :] == _CRC.pack(
-            crc32(header[: _FILE_HEADER.size])
-        ):
-            if version > VERSION:
-                raise NewerFormat(str(path), version, VERSION)
-            if number == int(path.stem):
-                return
-    raise StoreDamaged(str(path), 0, "its header is not that of a segment file")
+    found = supported_header(path, header, MAGIC, VERSION)
+    if found is None or found.number != int(path.stem):
+        raise StoreDamaged(str(path), 0, "its header is not that of a segment file")
 
 
 def max_segment_bytes(extents: Iterable[Extent]) -> int:

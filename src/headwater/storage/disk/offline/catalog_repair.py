@@ -50,29 +50,6 @@ class ReadableRows(msgspec.Struct):
     """Every stream that there is was found: others, in segments, had been deleted."""
 
 
-class _Row(msgspec.Struct, frozen=True):
-    """The types that the columns of a stream must have."""
-
-    id: int
-    path: str
-    content_type: str
-    ttl: int | None
-    expires_at: str | None
-    instant: float | None
-    last_access: float
-    deadline: float | None
-    start: int
-    end: int
-    closed: int
-    closed_by: str | None
-    last_seq: str | None
-    deleted: int
-    forks: int
-    source: int
-    origin: str | None
-    inherited: str | None
-
-
 def read_rows(folder: Path, scratch: Path) -> ReadableRows:
     """Read what can be read of a damaged catalog; a copy may be made in `scratch`."""
     if not (folder / catalog.FILE).exists():
@@ -158,14 +135,12 @@ def _scan(db: sqlite3.Connection, query: str, key: str) -> tuple[list[Any], bool
 def _checked(values: tuple[Any, ...]) -> StreamRow | None:
     """Take a row whose values are of the right kind, and within reason."""
     try:
-        row = msgspec.convert(dict(zip(StreamRow._fields, values, strict=True)), _Row)
+        row = msgspec.convert(values, StreamRow)
     except msgspec.ValidationError:
         return None
     within = 0 < row.id < _MOST and 0 <= row.start <= row.end < _MOST and 0 <= row.source < row.id
     texts = all(_is_json(text) for text in (row.closed_by, row.origin, row.inherited))
-    if not (within and texts and row.path and "/" in row.content_type):
-        return None
-    return StreamRow(*values)
+    return row if within and texts and row.path and "/" in row.content_type else None
 
 
 def _is_count(value: object) -> bool:

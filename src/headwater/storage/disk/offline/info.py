@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import NewerFormat, StoreDamaged
 from headwater.protocol.paths import DAMAGED_PATH
-from headwater.storage.disk import catalog
-from headwater.storage.disk.journal import CRC, FILE_HEADER, HEADER_COPY
+from headwater.storage.disk import catalog, journal, segments
+from headwater.storage.disk.data_directory import HEADER_BYTES, decode_header
 from headwater.storage.disk.offline.view import is_running, read_only, require_data
 
 
@@ -106,8 +105,8 @@ def _read(folder: Path, db: sqlite3.Connection, *, running: bool) -> DirectoryIn
         catalog_bytes=sum(_sizes(folder, f"{catalog.FILE}*")),
         formats={
             "catalog": int(meta["version"]),
-            **_newest("journal", folder / "journal", "*.log"),
-            **_newest("segments", folder / "segments", "*.seg"),
+            **_newest("journal", folder / "journal", "*.log", journal.MAGIC),
+            **_newest("segments", folder / "segments", "*.seg", segments.MAGIC),
         },
         metrics=json.loads(meta.get("metrics") or "{}"),
     )
@@ -124,25 +123,22 @@ def _sizes(folder: Path, pattern: str) -> list[int]:
     return sizes
 
 
-def _newest(kind: str, folder: Path, pattern: str) -> dict[str, int]:
-    """Read the formats of all files of a kind, of which there may be none."""
-    versions = [version for path in folder.glob(pattern) if (version := _version(path)) is not None]
+def _newest(kind: str, folder: Path, pattern: str, magic: bytes) -> dict[str, int]:
+    """Return the newest format version among the files of a kind, if there is an intact one."""
+    versions = [
+        version for path in folder.glob(pattern) if (version := _version(path, magic)) is not None
+    ]
     return {kind: max(versions)} if versions else {}
 
 
-def _version(path: Path) -> int | None:
-    """Read the format of a journal file or a segment, whose headers are alike; None if damaged."""
+def _version(path: Path, magic: bytes) -> int | None:
+    """Return the format version of a file; None if its header is damaged."""
     try:
         with path.open("rb") as file:
-            header = file.read(HEADER_COPY)
+            header = decode_header(file.read(HEADER_BYTES), magic)
     except FileNotFoundError:
         return None
-    if len(header) < HEADER_COPY or header[FILE_HEADER.size :] != CRC.pack(
-        crc32(header[: FILE_HEADER.size])
-    ):
-        return None
-    version: int = FILE_HEADER.unpack_from(header)[1]
-    return version
+    return None if header is None else header.version
 
 
 def _process(folder: Path) -> int | None:
