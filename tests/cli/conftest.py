@@ -82,19 +82,22 @@ class Headwater:
         )
 
     def ok(self, *arguments: str, stdin: bytes = b"") -> str:
-        """Run a command that must succeed; gives what it printed."""
+        """Run a command that must succeed, and return what it printed."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
 
     @contextmanager
     def start(
-        self, *arguments: str, stderr: int | IO[bytes] = subprocess.PIPE
+        self,
+        *arguments: str,
+        stdin: int | IO[bytes] = subprocess.PIPE,
+        stderr: int | IO[bytes] = subprocess.PIPE,
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Start a command and leave it to the test, with pipes."""
         process = subprocess.Popen(
             self._command(arguments),
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=stderr,
             env=self._environment(None),

@@ -1,5 +1,6 @@
 """`headwater append`, from arguments and from pipes."""
 
+import json
 import os
 import pty
 import re
@@ -8,6 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,24 @@ from tests.support.server import ServerProcess
 
 def stored(client: Client, path: str) -> list[bytes]:
     return [message for chunk in client.stream(path).read() for message in chunk.messages()]
+
+
+def resume_command(said: str) -> list[str]:
+    """Return the arguments of the command that an interrupted append printed."""
+    return shlex.split(said[said.index("headwater append") :])[1:]
+
+
+def saved_batches(file: Path) -> list[dict[str, object]]:
+    """Return the batch in doubt that a resume file names, if there is one."""
+    batch = json.loads(file.read_bytes())["unconfirmed"]
+    return [] if batch is None else [batch]
+
+
+@pytest.fixture(autouse=True)
+def _temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands without --resume save where they stopped in a temporary file."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
 
 
 def wait_for(client: Client, path: str, expected: bytes) -> None:
@@ -62,7 +83,7 @@ def test_an_argument_that_is_not_json_is_named(
     assert stored(client, path) == []
 
 
-def test_a_closed_stream_is_told(headwater: Headwater, client: Client, path: str) -> None:
+def test_a_closed_stream_is_reported(headwater: Headwater, client: Client, path: str) -> None:
     client.stream(path).create(content_type="text/plain", closed=True)
     for arguments in (("x",), ()):
         done = headwater.run("append", path, *arguments, stdin=b"x")
@@ -151,7 +172,7 @@ def test_json_lines_through_a_proxy_that_loses_answers_are_never_doubled(
     assert proxy.connections > 3
 
 
-def test_a_bad_line_stops_behind_what_was_good(
+def test_a_bad_line_stops_after_the_good_ones(
     headwater: Headwater, client: Client, path: str
 ) -> None:
     client.stream(path).create()
@@ -159,10 +180,11 @@ def test_a_bad_line_stops_behind_what_was_good(
     assert done.returncode == 1
     standing, error = done.stderr.decode().splitlines()
     assert standing.startswith("2 messages of the input confirmed; resume with the same input and:")
-    assert standing.endswith(f"headwater append {path} --json-lines --skip 2")
+    command = resume_command(standing)
+    assert command[:4] == ["append", path, "--json-lines", "--resume"]
     assert error.startswith("Error: Line 3 of the input is not JSON")
     assert stored(client, path) == [b"1", b"2"]
-    headwater.ok("append", path, "--json-lines", "--skip", "2", stdin=b"1\n2\n3\n4\n")
+    headwater.ok(*command, stdin=b"1\n2\n3\n4\n")
     assert stored(client, path) == [b"1", b"2", b"3", b"4"]
 
 
@@ -186,11 +208,11 @@ def test_after_ctrl_c_it_says_what_is_confirmed_and_how_to_resume(
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         said = process.stderr.read().decode()
-    assert said == (
+    assert said.startswith(
         "3 messages of the input confirmed; resume with the same input and: "
-        f"headwater append {path} --json-lines --skip 3\n"
+        f"headwater append {path} --json-lines --resume "
     )
-    headwater.ok("append", path, "--json-lines", "--skip", "3", stdin=b"1\n2\n3\n4\n")
+    headwater.ok(*resume_command(said), stdin=b"1\n2\n3\n4\n")
     assert stored(client, path) == [b"1", b"2", b"3", b"4"]
 
 
@@ -218,7 +240,7 @@ def test_ctrl_c_again_and_again_does_not_suppress_the_resume_line(
 def test_a_batch_in_doubt_is_settled_when_it_is_resumed(
     headwater: Headwater, client: Client, proxy: Proxy, path: str, content_type: str
 ) -> None:
-    """The answer is lost, the process gives up: the message it leaves makes up for it."""
+    """The response is lost and the process ends: the command that it prints settles the batch."""
     client.stream(path).create(content_type=content_type)
     options = ["--json-lines"] if content_type == "application/json" else []
     whole = b"1\n2\n3\n4\n5\n"
@@ -244,8 +266,7 @@ def test_a_batch_in_doubt_is_settled_when_it_is_resumed(
     amount = "2 messages" if options else "4 bytes"
     assert f"{amount} of the input confirmed, {amount[0]} more in doubt" in said
     proxy.down, proxy.before_request = False, None
-    command = shlex.split(said[said.index("headwater append") :])
-    headwater.ok(*command[1:], stdin=whole)
+    headwater.ok(*resume_command(said), stdin=whole)
     assert b"".join(stored(client, path)).replace(b"\n", b"") == b"12345"
 
 
@@ -268,7 +289,215 @@ def test_a_server_that_stays_away_leaves_the_way_to_resume(path: str) -> None:
             assert process.wait(60) == 130
             said = process.stderr.read().decode()
     assert "1 message of the input confirmed, 1 more in doubt" in said
-    assert "--skip 1 --unconfirmed cli-" in said
+    (unconfirmed,) = saved_batches(Path(resume_command(said)[-1]))
+    assert unconfirmed["size"] == 1
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_killed_again_and_again_the_same_command_appends_everything_once(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path, content_type: str
+) -> None:
+    stream = client.stream(path)
+    stream.create(content_type=content_type)
+    options = ["--json-lines"] if content_type == "application/json" else []
+    arguments = ("append", path, *options, "--resume", str(tmp_path / "position"))
+    whole = b"".join(b'"%0100d"\n' % number for number in range(300_000))
+    source = tmp_path / "input"
+    source.write_bytes(whole)
+    for _ in range(10):
+        before = stream.head().next_offset
+        with source.open("rb") as stdin, headwater.start(*arguments, stdin=stdin) as process:
+            while process.poll() is None and stream.head().next_offset == before:
+                pass
+            process.kill()
+    with source.open("rb") as stdin, headwater.start(*arguments, stdin=stdin) as process:
+        assert process.wait(PATIENCE_SECONDS) == 0
+    ending = b"\n" if options else b""
+    assert b"".join(message + ending for message in stored(client, path)) == whole
+    stream.delete()
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_a_batch_whose_sender_was_killed_is_appended_once(
+    headwater: Headwater,
+    client: Client,
+    proxy: Proxy,
+    path: str,
+    tmp_path: Path,
+    content_type: str,
+) -> None:
+    """The batch has arrived or it has not, and the response has not: both end the same way."""
+    options = ["--json-lines"] if content_type == "application/json" else []
+    file = tmp_path / "position"
+    for has_arrived in (True, False):
+        stream = client.stream(f"{path}/{has_arrived}")
+        stream.create(content_type=content_type)
+        file.unlink(missing_ok=True)
+        arguments = ("append", f"{path}/{has_arrived}", *options, "--resume", str(file))
+        with headwater.start(*arguments, "--url", proxy.url) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"1\n2\n")
+            process.stdin.flush()
+            wait_for(client, f"{path}/{has_arrived}", b"12")
+            reached = threading.Event()
+
+            def break_off(
+                _: bytes, *, loses: bool = not has_arrived, reached: threading.Event = reached
+            ) -> None:
+                proxy.down = True
+                if loses:
+                    proxy.cut()
+                else:
+                    proxy.lose_answers(1)
+                reached.set()
+
+            proxy.before_request = break_off
+            process.stdin.write(b"3\n4\n")
+            process.stdin.flush()
+            assert reached.wait(PATIENCE_SECONDS)
+            if has_arrived:
+                wait_for(client, f"{path}/{has_arrived}", b"1234")
+            process.kill()
+            process.wait()
+        proxy.down, proxy.before_request = False, None
+        assert saved_batches(file) != []
+        said = headwater.ok(*arguments, stdin=b"1\n2\n3\n4\n5\n")
+        assert said.startswith(f"Appended {'3 messages' if options else '6 bytes'} to ")
+        assert saved_batches(file) == []
+        data = b"".join(stored(client, f"{path}/{has_arrived}")).replace(b"\n", b"")
+        assert data == b"12345"
+
+
+def test_the_same_command_appends_only_what_the_input_has_gained(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create()
+    arguments = ("append", path, "--json-lines", "--resume", str(tmp_path / "position"))
+    assert headwater.ok(*arguments, stdin=b"1\n2\n").startswith("Appended 2 messages ")
+    assert headwater.ok(*arguments, stdin=b"1\n2\n") == (
+        f"Appended nothing to {path}: the input was empty after the first 2 messages.\n"
+    )
+    assert headwater.ok(*arguments, stdin=b"1\n2\n3\n").startswith("Appended 1 message ")
+    assert stored(client, path) == [b"1", b"2", b"3"]
+    assert [entry.name for entry in tmp_path.iterdir() if entry.is_file()] == ["position"]
+
+
+def test_a_resumed_append_may_close_the_stream_again(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create(content_type="text/plain")
+    arguments = ("append", path, "--close", "--resume", str(tmp_path / "position"))
+    for _ in range(2):
+        assert f"to {path} and closed it; " in headwater.ok(*arguments, stdin=b"all")
+    assert stored(client, path) == [b"all"]
+
+
+def test_an_input_that_is_not_the_interrupted_one_is_refused(
+    headwater: Headwater, client: Client, proxy: Proxy, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create()
+    file = tmp_path / "position"
+    arguments = ("append", path, "--json-lines", "--resume", str(file))
+    with headwater.start(*arguments, "--url", proxy.url) as process:
+        assert process.stdin is not None
+        proxy.before_request = lambda head: proxy.lose_answers(int(b"POST" in head))
+        process.stdin.write(b"1\n2\n")
+        process.stdin.flush()
+        wait_for(client, path, b"12")
+        process.kill()
+        process.wait()
+    proxy.before_request = None
+    proxy.lose_answers(0)
+    state = file.read_bytes()
+    for wrong, why in ((b"1\n3\n4\n", "differs from"), (b"1\n", "ends 1 message before")):
+        done = headwater.run(*arguments, stdin=wrong)
+        assert done.returncode == 1
+        assert why in done.stderr.decode()
+        assert file.read_bytes() == state
+    headwater.ok(*arguments, stdin=b"1\n2\n3\n")
+    assert stored(client, path) == [b"1", b"2", b"3"]
+    done = headwater.run(*arguments, stdin=b"1\n")
+    assert done.returncode == 1
+    assert "ends 2 messages before" in done.stderr.decode()
+    other = f"{path}/other"
+    client.stream(other).create()
+    done = headwater.run("append", other, *arguments[2:], stdin=b"1\n")
+    assert done.returncode == 2
+    assert f"{file} holds the position of an append to " in done.stderr.decode()
+
+
+def test_a_resume_file_with_something_else_in_it_is_left_alone(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create(content_type="text/plain")
+    file = tmp_path / "position"
+    for content in (b"", b"0_0\n", b"{}"):
+        file.write_bytes(content)
+        done = headwater.run("append", path, "--resume", str(file), stdin=b"x")
+        assert done.returncode == 1
+        assert f"{file} does not hold the position of an append" in done.stderr.decode()
+        assert file.read_bytes() == content
+    assert stored(client, path) == []
+
+
+def test_a_resume_file_that_cannot_be_written_ends_the_command_before_anything_is_sent(
+    headwater: Headwater, client: Client, path: str, tmp_path: Path
+) -> None:
+    client.stream(path).create(content_type="text/plain")
+    done = headwater.run("append", path, "--resume", str(tmp_path / "no" / "file"), stdin=b"x")
+    assert done.returncode == 1
+    assert b"Can't save the position" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert stored(client, path) == []
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """Describes a stream, and refuses every sender."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Stream-Next-Offset", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.send_response(401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_a_refused_sender_leaves_its_batch_in_doubt(
+    headwater: Headwater, client: Client, proxy: Proxy, path: str, tmp_path: Path
+) -> None:
+    """An earlier attempt has been appended, and only the token has expired since."""
+    client.stream(path).create(content_type="text/plain")
+    file = tmp_path / "position"
+    arguments = ("append", path, "--resume", str(file))
+    with headwater.start(*arguments, "--url", proxy.url) as process:
+        assert process.stdin is not None
+        proxy.before_request = lambda head: proxy.lose_answers(int(b"POST" in head))
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        wait_for(client, path, b"one")
+        process.kill()
+        process.wait()
+    with HTTPServer(("127.0.0.1", 0), Gateway) as gateway:
+        serving = threading.Thread(target=gateway.serve_forever)
+        serving.start()
+        refused = headwater.run(
+            *arguments, "--url", f"http://127.0.0.1:{gateway.server_port}", stdin=b"one\n"
+        )
+        gateway.shutdown()
+        serving.join()
+    assert refused.returncode == 1
+    assert "4 more in doubt" in refused.stderr.decode()
+    headwater.ok(*arguments, stdin=b"one\ntwo\n")
+    assert b"".join(stored(client, path)) == b"one\ntwo\n"
 
 
 def test_progress_is_shown_on_a_terminal(headwater: Headwater, client: Client, path: str) -> None:
@@ -323,7 +552,9 @@ def test_memory_stays_bounded_while_much_is_piped(
     client.stream(path).delete()
 
 
-def test_a_terminal_is_told_how_to_end(headwater: Headwater, client: Client, path: str) -> None:
+def test_a_terminal_user_learns_how_to_end_the_input(
+    headwater: Headwater, client: Client, path: str
+) -> None:
     client.stream(path).create(content_type="text/plain")
     ours, theirs = pty.openpty()
     try:

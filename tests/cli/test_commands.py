@@ -18,7 +18,7 @@ def test_create_makes_a_json_stream_and_says_so(
     assert said == f"Created {path} (application/json); it ends at offset {tail}.\n"
     again = headwater.ok("create", path, "1")
     assert again == (
-        f"{path} exists already with this configuration, and DATA was not added; "
+        f"{path} already exists with this configuration, and DATA was not added; "
         f"it ends at offset {tail}.\n"
     )
 
@@ -98,7 +98,7 @@ def test_close_ends_a_stream_with_last_data_and_may_be_repeated(
     assert b"takes no more appends" in refused.stderr
 
 
-def test_fork_parts_at_an_offset_and_so_many_messages_behind_it(
+def test_fork_diverges_at_an_offset_and_so_many_messages_after_it(
     headwater: Headwater, path: str
 ) -> None:
     headwater.ok("create", path, "1", "2", "3")

@@ -1,4 +1,4 @@
-"""Help reads well, and wrong usage is told from failure by the exit code."""
+"""Help texts, and exit codes that distinguish wrong usage from failure."""
 
 import pytest
 
@@ -37,8 +37,7 @@ def test_every_command_explains_itself(headwater: Headwater, command: str) -> No
         ("create", "x", "--url", "http://host:notaport"),
         ("append", "x", "1", "-"),
         ("append", "x", "1", "--json-lines"),
-        ("append", "x", "1", "--skip", "1"),
-        ("append", "x", "--unconfirmed", "nonsense"),
+        ("append", "x", "1", "--resume", "position"),
         ("read", "x", "--offset", "a b"),
         ("read", "x", "--offset", "-1,"),
         ("read", "x", "--offset", "-1,x"),
@@ -78,7 +77,7 @@ def test_a_stream_that_is_not_there_is_one_sentence_and_1(
 
 
 @pytest.mark.parametrize("arguments", [("head", "x"), ("read", "x", "-f"), ("append", "x", "1")])
-def test_a_server_that_is_not_there_is_told_at_once(arguments: tuple[str, ...]) -> None:
+def test_a_server_that_is_not_there_is_reported_at_once(arguments: tuple[str, ...]) -> None:
     done = Headwater("http://127.0.0.1:9").run(*arguments)
     assert done.returncode == 1
     (line,) = done.stderr.decode().splitlines()

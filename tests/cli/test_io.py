@@ -1,4 +1,4 @@
-"""Ctrl-C is held back where it would lose something, and does not cut the last message short."""
+"""Ctrl-C is deferred where it would lose something, and does not cut the last message short."""
 
 import signal
 from collections.abc import Iterator
@@ -32,13 +32,13 @@ def test_a_second_interrupt_does_not_disturb_the_end_of_the_command() -> None:
 
 def test_an_interrupt_that_was_held_back_is_the_last_one_as_well() -> None:
     with Interrupts(once=True) as interrupts:
-        with pytest.raises(KeyboardInterrupt), interrupts.held():
+        with pytest.raises(KeyboardInterrupt), interrupts.deferred():
             assert not is_interrupted()
         assert not is_interrupted()
 
 
-def test_a_second_interrupt_gets_through_to_what_is_held() -> None:
-    with Interrupts(once=True) as interrupts, interrupts.held():
+def test_a_second_interrupt_gets_through_although_it_is_deferred() -> None:
+    with Interrupts(once=True) as interrupts, interrupts.deferred():
         assert not is_interrupted()
         assert is_interrupted()
         interrupts.pending = False

@@ -15,7 +15,7 @@ from headwater.spark.pipelines.checkpoints import held
 from headwater.state.snapshots import end_event, start_event
 from tests.cli.conftest import Headwater
 
-JOBS = ("materialize", "project", "archive", "restore", "snapshot", "publish", "sink")
+JOBS = ("materialize", "project", "archive", "restore", "snapshot", "publish")
 GOOD = "[source]\nstream = '{path}'\n[target]\nkind = 'stream'\nstream = 'copy'\n"
 
 
@@ -42,7 +42,6 @@ def test_every_command_explains_itself(headwater: Headwater, command: str) -> No
         ("restore", "--from", "f", "--until", "x"),
         ("restore", "--from", "f", "--incarnation", "first"),
         ("publish", "--table", "t", "--to", "s", "--type", "u"),
-        ("sink", "--table", "t", "--to", "s", "--type", "u"),
     ],
 )
 def test_wrong_usage_ends_with_2(headwater: Headwater, arguments: tuple[str, ...]) -> None:
@@ -54,17 +53,19 @@ def test_wrong_usage_ends_with_2(headwater: Headwater, arguments: tuple[str, ...
 def test_what_is_beside_object_storage_has_to_be_named(headwater: Headwater) -> None:
     done = headwater.run("pipeline", "materialize", "--stream", "x", "--to", "s3://lake/t")
     assert done.returncode == 2
-    told = "Error: --checkpoint is needed: a folder of this machine, beside 's3://lake/t'."
-    assert done.stderr.decode().splitlines()[-1] == told
+    error = "Error: --checkpoint is required: 's3://lake/t' is not a local folder."
+    assert done.stderr.decode().splitlines()[-1] == error
 
 
 def test_an_archive_is_on_this_machine(headwater: Headwater) -> None:
     done = headwater.run("pipeline", "archive", "--stream", "x", "--to", "s3://lake/t")
     assert done.returncode == 2
-    assert b"'--to': 's3://lake/t' is no folder of this machine." in done.stderr
+    assert b"'--to': 's3://lake/t' is not a local folder." in done.stderr
 
 
-def test_a_bad_file_is_told_before_anything_starts(headwater: Headwater, tmp_path: Path) -> None:
+def test_a_bad_file_is_reported_before_anything_starts(
+    headwater: Headwater, tmp_path: Path
+) -> None:
     file = tmp_path / "bad.toml"
     file.write_text("trigger = 'never'\n[source]\nstrem = 'x'\n[target]\nkind = 'stream'\n")
     done = headwater.run("pipeline", "run", str(file))
@@ -73,7 +74,7 @@ def test_a_bad_file_is_told_before_anything_starts(headwater: Headwater, tmp_pat
     assert lines == [
         f"{file}: error: source.strem: there is no such field; did you mean 'stream'?",
         (f"{file}: error: trigger: 'never' is none of default, available-now, 'every 10 seconds'"),
-        "Error: Nothing was started: mend what is above.",
+        "Error: Nothing was started: fix the errors above.",
     ]
     done = headwater.run("pipeline", "status", str(file))
     assert done.returncode == 1
@@ -88,8 +89,8 @@ def test_a_file_that_can_not_be_read_is_named_once(
     file.write_text("[source")
     done = headwater.run("pipeline", command, str(file))
     assert done.returncode == 1
-    told = (done.stdout + done.stderr).decode().splitlines()[0]
-    assert told.startswith(f"{file}: error: is no TOML: ")
+    printed = (done.stdout + done.stderr).decode().splitlines()[0]
+    assert printed.startswith(f"{file}: error: is no TOML: ")
 
 
 def test_two_pipelines_of_one_name_do_not_run_together(
@@ -101,7 +102,7 @@ def test_two_pipelines_of_one_name_do_not_run_together(
         (tmp_path / folder / "p.toml").write_text(GOOD.format(path=path))
     done = headwater.run("pipeline", "run", f"{tmp_path}/a/p.toml", f"{tmp_path}/b/p.toml")
     assert done.returncode == 1
-    assert f"{tmp_path}/b/p.toml: error: name: {tmp_path}/a/p.toml has it too" in (
+    assert f"{tmp_path}/b/p.toml: error: name: {tmp_path}/a/p.toml has the same name" in (
         done.stderr.decode()
     )
 
@@ -127,13 +128,13 @@ def test_a_pipeline_that_runs_already_is_not_run_again(
         ("checkpoints/p/headwater-spark.log/x", (), "/checkpoints/p' can't be written: Is a dir"),
         ("checkpoints/p/commits", (), "/commits' can't be read as part of a checkpoint: Not a d"),
         (
-            "figures",
-            ("--metrics-file", "figures/x"),
-            "Metrics can't be written to 'figures/x': File",
+            "metrics",
+            ("--metrics-file", "metrics/x"),
+            "Metrics can't be written to 'metrics/x': File",
         ),
     ],
 )
-def test_a_place_that_can_not_be_written_is_told(
+def test_a_place_that_can_not_be_written_is_reported(
     headwater: Headwater,
     client: Client,
     path: str,
@@ -159,7 +160,7 @@ def test_a_place_that_can_not_be_written_is_told(
         assert words in done.stderr.decode()
 
 
-def test_a_port_for_figures_that_is_taken_is_told(
+def test_a_port_for_metrics_that_is_taken_is_reported(
     headwater: Headwater, client: Client, path: str, tmp_path: Path, server_url: str
 ) -> None:
     client.stream(path).create("application/json")
@@ -172,11 +173,11 @@ def test_a_port_for_figures_that_is_taken_is_told(
 
 @pytest.mark.parametrize("command", ["run", "check"])
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "printed"),
     [
         (
             ("--master", "local", "--remote", "sc://127.0.0.1"),
-            "Error: --master and --remote exclude each other: a session is on one.",
+            "Error: --master and --remote exclude each other.",
         ),
         (
             ("--remote", "foo"),
@@ -185,15 +186,15 @@ def test_a_port_for_figures_that_is_taken_is_told(
     ],
 )
 def test_flags_name_one_place_for_a_session(
-    headwater: Headwater, tmp_path: Path, command: str, flags: tuple[str, ...], told: str
+    headwater: Headwater, tmp_path: Path, command: str, flags: tuple[str, ...], printed: str
 ) -> None:
     (tmp_path / "p.toml").write_text(GOOD.format(path="x"))
     done = headwater.run("pipeline", command, *flags, str(tmp_path / "p.toml"))
     assert done.returncode == 2
-    assert done.stderr.decode().splitlines()[-1] == told
+    assert done.stderr.decode().splitlines()[-1] == printed
 
 
-def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_reported(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(GOOD.format(path="x"))
     done = Headwater("http://127.0.0.1:9").run("pipeline", "run", str(tmp_path / "p.toml"))
     assert done.returncode == 1
@@ -201,16 +202,18 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table_format", ["delta", "parquet"])
-def test_a_table_that_is_not_there_is_told_before_spark_starts(
+def test_a_table_that_is_not_there_is_reported_before_spark_starts(
     headwater: Headwater, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ("--to", "out", "--type", "t", "--key", "k", "--format", table_format)
     done = headwater.run("pipeline", "publish", "--table", "none", *flags)
     assert done.returncode == 1
-    told, last = done.stderr.decode().splitlines()
-    assert told.startswith(f"publish: error: source.table: there is no table at {tmp_path}/none of")
-    assert last == "Error: Nothing was started: mend what is above."
+    printed, last = done.stderr.decode().splitlines()
+    assert printed.startswith(
+        f"publish: error: source.table: there is no table at {tmp_path}/none of"
+    )
+    assert last == "Error: Nothing was started: fix the errors above."
     assert list(tmp_path.iterdir()) == []
 
 
@@ -264,27 +267,27 @@ def test_status_begins_where_the_source_does(
         (
             (
                 "[source]\nstream = '{path}'\n[target]\n"
-                "kind = 'publish'\nstream = 'told'\ntype = 't'\nkey = 'k'\n"
+                "kind = 'publish'\nstream = 'printed'\ntype = 't'\nkey = 'k'\n"
             ),
-            ["p (publish) is not running.", "  what differs from 'told' is found when it runs"],
+            ["p (publish) is not running.", "  what differs from 'printed' is found when it runs"],
         ),
         (
             "remote = 'sc://elsewhere'\ncheckpoint = '/there/p'\n" + GOOD,
             [
                 "p (stream) may be running.",
-                "  checkpoint /there/p is at the Connect server: how far it is can't be seen",
+                "  checkpoint /there/p is at the Connect server: its progress is not known",
             ],
         ),
     ],
 )
-def test_status_tells_what_is_known_and_nothing_else(
+def test_status_shows_what_is_known_and_nothing_else(
     headwater: Headwater, client: Client, path: str, tmp_path: Path, text: str, lines: list[str]
 ) -> None:
     client.stream(path).create(data=b"[1,2]")
     (tmp_path / "p.toml").write_text(text.format(path=path))
     assert headwater.ok("pipeline", "status", f"{tmp_path}/p.toml").splitlines() == lines
-    told = json.loads(headwater.ok("pipeline", "status", "--json", f"{tmp_path}/p.toml"))
-    assert told["name"] == "p"
+    printed = json.loads(headwater.ok("pipeline", "status", "--json", f"{tmp_path}/p.toml"))
+    assert printed["name"] == "p"
 
 
 def test_the_status_of_a_snapshot_is_what_came_since(
@@ -305,7 +308,7 @@ def test_the_status_of_a_snapshot_is_what_came_since(
     assert lines[2] == "  1 stream, 3 B to do"
 
 
-def test_without_java_it_is_told_what_to_install(
+def test_without_java_the_message_names_what_to_install(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     client.stream(path).create("application/json")
@@ -319,7 +322,9 @@ def test_without_java_it_is_told_what_to_install(
     )
 
 
-def test_without_pyspark_it_is_told_what_to_install(headwater: Headwater, tmp_path: Path) -> None:
+def test_without_pyspark_the_message_names_what_to_install(
+    headwater: Headwater, tmp_path: Path
+) -> None:
     # As on a machine that has it not: a finder that knows no module of that name stands first.
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
@@ -360,7 +365,7 @@ def test_a_header_that_is_none_is_not_shown(headwater: Headwater) -> None:
     job = ("pipeline", "archive", "--stream", "a", "--to", "f")
     refused = headwater.run(*job, "--header", "Authorization: s3cret")
     assert refused.returncode == 2
-    assert b"--header has to be NAME=VALUE." in refused.stderr
+    assert b"--header must have the form NAME=VALUE." in refused.stderr
     assert b"s3cret" not in refused.stderr
 
 
@@ -371,9 +376,9 @@ def test_what_may_be_repeated_says_so_and_no_file_is_named_where_there_is_none(
     job = pipeline.commands[command]
     for option in job.params:
         assert isinstance(option, click.Option)
-        told = option.help or ""
-        assert option.multiple == ("may be given several times" in told), told
-        assert "the file" not in told
+        printed = option.help or ""
+        assert option.multiple == ("may be repeated" in printed), printed
+        assert "the file" not in printed
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ NOBODY = "http://127.0.0.1:9"
 
 
 def committed(folder: Path, offsets: dict[str, str], batch: int = 7) -> None:
-    """Make a checkpoint as Spark leaves it behind a batch."""
+    """Make a checkpoint as Spark leaves it after a batch."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     began = int(time.time() - 180) * 1000
@@ -36,7 +36,7 @@ def committed(folder: Path, offsets: dict[str, str], batch: int = 7) -> None:
     (folder / "commits" / str(batch)).write_text("v1\n{}")
 
 
-def test_without_its_server_the_checkpoint_is_told_and_the_next_file_is_looked_at(
+def test_without_its_server_the_checkpoint_is_shown_and_the_next_file_is_read(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     client.stream(path).create(data=b"[1,2]")
@@ -51,13 +51,13 @@ def test_without_its_server_the_checkpoint_is_told_and_the_next_file_is_looked_a
     lines = done.stdout.decode().splitlines()
     assert lines[:5] == [
         "down (stream) is not running.",
-        f"  batch 7 is committed, begun 3 minutes ago; checkpoint {tmp_path}/down",
+        f"  batch 7 is committed, started 3 minutes ago; checkpoint {tmp_path}/down",
         (
-            "  how much there is to do is not known: Can't reach http://127.0.0.1:9: Connection "
+            "  the remaining work is not known: Can't reach http://127.0.0.1:9: Connection "
             "refused. Start the server, or check the URL."
         ),
-        "    a/one  goes on from 0_5",
-        "    a/two  goes on from 0_7",
+        "    a/one  continues from 0_5",
+        "    a/two  continues from 0_7",
     ]
     assert lines[5:7] == [
         "ok (stream) is not running.",
@@ -65,9 +65,9 @@ def test_without_its_server_the_checkpoint_is_told_and_the_next_file_is_looked_a
     ]
     assert done.stderr.decode().startswith(f"Error: The pipeline {files[0]} can't run:")
 
-    told = headwater.run("pipeline", "status", "--json", *files[1:])
-    assert told.returncode == 1
-    down, ok = map(json.loads, told.stdout.splitlines())
+    printed = headwater.run("pipeline", "status", "--json", *files[1:])
+    assert printed.returncode == 1
+    down, ok = map(json.loads, printed.stdout.splitlines())
     assert down["unanswered"].startswith("Can't reach ")
     assert (down["batch"], down["lagBytes"]) == (7, None)
     assert [(each["path"], each["offset"], each["tail"]) for each in down["streams"]] == [
@@ -77,14 +77,14 @@ def test_without_its_server_the_checkpoint_is_told_and_the_next_file_is_looked_a
     assert (ok["unanswered"], ok["lagBytes"] > 0) == (None, True)
 
 
-def test_a_snapshot_without_its_server_is_told(headwater: Headwater, tmp_path: Path) -> None:
+def test_a_snapshot_without_its_server_is_reported(headwater: Headwater, tmp_path: Path) -> None:
     text = f"[source]\nurl = '{NOBODY}'\nstream = 'a'\n[target]\nkind = 'snapshot'\nstream = 'b'\n"
     (tmp_path / "p.toml").write_text(text)
     done = headwater.run("pipeline", "status", str(tmp_path / "p.toml"))
     assert done.returncode == 1
     first, second = done.stdout.decode().splitlines()
     assert first == "p (snapshot) may be running."
-    assert second.startswith("  how much there is to do is not known: Can't reach ")
+    assert second.startswith("  the remaining work is not known: Can't reach ")
 
 
 def test_a_person_sees_what_is_waited_for(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_a_person_sees_what_is_waited_for(tmp_path: Path) -> None:
         ) as process:
             os.close(its_end)
             shown = os.read(terminal, 65536)
-            assert shown.decode() == "\r\x1b[KAsking for the streams of p.toml …"
+            assert shown.decode() == "\r\x1b[KReading the status of p.toml …"
             listener.close()
-            with suppress(OSError):  # how a terminal says that nobody has it open any more
+            with suppress(OSError):  # how a terminal reports that no process has it open any more
                 while piece := os.read(terminal, 65536):
                     shown += piece
     os.close(terminal)
@@ -111,10 +111,10 @@ def test_a_person_sees_what_is_waited_for(tmp_path: Path) -> None:
     assert seen.startswith("p (stream) is not running.\r\n")
 
 
-def owned(folder: Path, **told: object) -> None:
+def owned(folder: Path, **owner: object) -> None:
     """Say whose a checkpoint is, as a run does."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "headwater-pipeline.json").write_text(json.dumps(told))
+    (folder / "headwater-pipeline.json").write_text(json.dumps(owner))
 
 
 def test_a_job_without_a_file_is_asked_for_by_its_checkpoint(
@@ -131,7 +131,7 @@ def test_a_job_without_a_file_is_asked_for_by_its_checkpoint(
     lines = headwater.ok("pipeline", "status", "--checkpoint", str(folder)).splitlines()
     assert lines[:3] == [
         "materialize (materialize) is not running.",
-        f"  batch 7 is committed, begun 3 minutes ago; checkpoint {folder}",
+        f"  batch 7 is committed, started 3 minutes ago; checkpoint {folder}",
         "  2 streams, 3 B to do",
     ]
     assert lines[3].startswith(f"    {path}/two  3 B from -1 to ")
@@ -152,14 +152,14 @@ def test_a_checkpoint_without_a_batch_begins_where_its_source_does(
     client.stream(path).create(data=b"[1,2]")
     whose = {"name": "archive", "kind": "archive", "place": "x", "url": headwater.url}
     owned(tmp_path, **whose, streams=[path], starting="latest")
-    told = headwater.ok("pipeline", "status", "--json", "--checkpoint", str(tmp_path))
-    assert json.loads(told)["lagBytes"] == 0
+    printed = headwater.ok("pipeline", "status", "--json", "--checkpoint", str(tmp_path))
+    assert json.loads(printed)["lagBytes"] == 0
     owned(tmp_path, **{**whose, "kind": "publish"})
     lines = headwater.ok("pipeline", "status", "--checkpoint", str(tmp_path)).splitlines()
     assert lines[1] == "  what differs from 'x' is found when it runs"
 
 
-def test_a_folder_that_is_no_checkpoint_is_told(headwater: Headwater, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_checkpoint_is_reported(headwater: Headwater, tmp_path: Path) -> None:
     done = headwater.run("pipeline", "status", "--checkpoint", str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.decode().startswith(

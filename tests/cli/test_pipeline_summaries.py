@@ -13,8 +13,8 @@ from headwater.spark.pipelines import Outcome
 from headwater.spark.pipelines.progress import Figures
 
 
-def job(kind: str, place: str, told: Struct, url: str = DEFAULT_URL) -> str:
-    """End a job that has told something."""
+def job(kind: str, place: str, result: Struct, url: str = DEFAULT_URL) -> str:
+    """Return the closing sentence of a job with a result."""
     return summary(
         Outcome(
             "p",
@@ -22,7 +22,7 @@ def job(kind: str, place: str, told: Struct, url: str = DEFAULT_URL) -> str:
             Figures(),
             25.12,
             None,
-            summary=told,
+            summary=result,
             is_job=True,
             kind=kind,
             place=place,
@@ -37,45 +37,45 @@ def _usual(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("result", "sentence"),
     [
         (
             Snapshotted("st", "st.now", "1_9", 1, 325, "1_0", "1_325", 325, resumed=False),
             (
                 "p is done: 1 entity of 'st' is in 'st.now': 325 B were written in 25.1 s. Readers "
-                "go on in 'st' from offset 1_9: headwater state show st --snapshot st.now"
+                "continue in 'st' from offset 1_9: headwater state show st --snapshot st.now"
             ),
         ),
         (
             Snapshotted("st", "st.now", "1_9", 2000, 2048, "1_0", "1_2048", 1024, resumed=True),
             (
                 "p is done: 2,000 entities of 'st' are in 'st.now': 1.0 kB were written in 25.1 s, "
-                "behind what an earlier run had left. Readers go on in 'st' from offset 1_9: "
-                "headwater state show st --snapshot st.now"
+                "after those that an earlier run had written. Readers continue in 'st' from offset "
+                "1_9: headwater state show st --snapshot st.now"
             ),
         ),
         (
             Snapshotted("st", "st.now", "1_9", 2, 325, "1_0", "1_325", 0, resumed=False),
             (
-                "p is done: 'st.now' has the 2 entities of 'st' already, and nothing was written "
-                "in 25.1 s. Readers go on in 'st' from offset 1_9: headwater state show st "
+                "p is done: 'st.now' already has the 2 entities of 'st', and nothing was written "
+                "in 25.1 s. Readers continue in 'st' from offset 1_9: headwater state show st "
                 "--snapshot st.now"
             ),
         ),
     ],
 )
-def test_a_snapshot_ends_with_where_readers_go_on(told: Snapshotted, sentence: str) -> None:
-    assert job("snapshot", "st.now", told) == sentence
+def test_a_snapshot_ends_with_where_readers_continue(result: Snapshotted, sentence: str) -> None:
+    assert job("snapshot", "st.now", result) == sentence
 
 
 def test_what_is_to_be_typed_names_the_server() -> None:
-    told = Snapshotted("st", "st.now", "1_9", 1, 325, "1_0", "1_325", 325, resumed=False)
-    sentence = job("snapshot", "st.now", told, "http://there:1")
+    result = Snapshotted("st", "st.now", "1_9", 1, 325, "1_0", "1_325", 325, resumed=False)
+    sentence = job("snapshot", "st.now", result, "http://there:1")
     assert sentence.endswith(": headwater state show st --snapshot st.now --url http://there:1")
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("result", "sentence"),
     [
         (
             Published(2, 1, 0, "1_9", "tx"),
@@ -101,14 +101,14 @@ def test_what_is_to_be_typed_names_the_server() -> None:
         (
             Published(0, 0, 0, "1_9"),
             (
-                "p is done: 'out' has everything already, and nothing was appended in 25.1 s. It "
+                "p is done: 'out' is up to date, and nothing was appended in 25.1 s. It "
                 "ends at offset 1_9."
             ),
         ),
     ],
 )
-def test_a_publication_ends_with_what_it_has_appended(told: Published, sentence: str) -> None:
-    assert job("publish", "out", told) == sentence
+def test_a_publication_ends_with_what_it_has_appended(result: Published, sentence: str) -> None:
+    assert job("publish", "out", result) == sentence
 
 
 def stream(
@@ -118,30 +118,30 @@ def stream(
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("result", "sentence"),
     [
         (
             [stream("a", 9, 9)],
-            "p is done: 'a' is back in 25.1 s: 3 messages, 9 B. It ends at offset 1_9.",
+            "p is done: 'a' was restored in 25.1 s: 3 messages, 9 B. It ends at offset 1_9.",
         ),
         (
             [stream("b", 9, 4, kind="text/plain")],
             (
-                "p is done: 'b' is back in 25.1 s: 3 pieces, 9 B, of which 4 B were missing. It "
-                "ends at offset 1_9 and is closed."
+                "p is done: 'b' was restored in 25.1 s: 3 pieces, 9 B, of which 4 B were missing. "
+                "It ends at offset 1_9 and is closed."
             ),
         ),
         (
             [stream("a", 9, 0), stream("b", 9, 0)],
             (
-                "p is done: 2 streams of /kept are back in 25.1 s: 6 messages, 18 B, all of which "
-                "were there before."
+                "p is done: 2 streams of /kept were restored in 25.1 s: 6 messages, 18 B, all of "
+                "which existed already."
             ),
         ),
     ],
 )
-def test_a_restore_ends_with_what_is_back(told: list[RestoredStream], sentence: str) -> None:
-    assert job("restore", "/kept", Restored(told)) == sentence
+def test_a_restore_ends_with_what_was_restored(result: list[RestoredStream], sentence: str) -> None:
+    assert job("restore", "/kept", Restored(result)) == sentence
 
 
 DONE = Figures(batches=1, batch=4, rows=3, bytes=90)
@@ -155,14 +155,14 @@ DONE = Figures(batches=1, batch=4, rows=3, bytes=90)
             replace(DONE, aside=1),
             (
                 "p is done: 3 rows, 90 B in 1 batch up to number 4, 25.1 s; up to date. 1 message "
-                "was kept aside: the table /t/_quarantine says why."
+                "was quarantined: the reasons are in the table /t/_quarantine."
             ),
         ),
         (
             replace(DONE, aside=2, lag_bytes=7),
             (
                 "p is done: 3 rows, 90 B in 1 batch up to number 4, 25.1 s; 7 B to do. 2 messages "
-                "were kept aside: the table /t/_quarantine says why."
+                "were quarantined: the reasons are in the table /t/_quarantine."
             ),
         ),
         (
@@ -174,5 +174,7 @@ DONE = Figures(batches=1, batch=4, rows=3, bytes=90)
         ),
     ],
 )
-def test_a_query_ends_with_its_lag_and_what_was_kept_aside(figures: Figures, sentence: str) -> None:
+def test_a_query_ends_with_its_lag_and_the_messages_in_quarantine(
+    figures: Figures, sentence: str
+) -> None:
     assert summary(Outcome("p", "done", figures, 25.12, None, place="/t")) == sentence

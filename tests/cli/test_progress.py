@@ -1,4 +1,4 @@
-"""The line that tells how far a command is, as a person sees it on a terminal."""
+"""The progress line of a command, as a user sees it on a terminal."""
 
 import fcntl
 import os
@@ -28,7 +28,7 @@ progress.clear()
 assert threading.active_count() == 1, threading.enumerate()
 print("Done.", file=sys.stderr)
 """
-"""What says once what it does, and blocks until its input ends."""
+"""A program that shows a text once, and blocks until its input ends."""
 
 BRIEF: Final = """
 import sys, threading, time
@@ -64,7 +64,7 @@ from headwater.cli._progress import Progress
 def command():
     Progress().show("Asking …")
     sys.stdin.read()
-    raise click.ClickException("Nobody answers.")
+    raise click.ClickException("No answer.")
 
 command()
 """
@@ -88,7 +88,7 @@ if said >= 0.2:
 
 
 def shown(program: str, *, columns: int = 80, until: bytes = b"") -> str:
-    """Run a program on a terminal; gives all that it has written there.
+    """Run a program on a terminal, and return all that it has written there.
 
     Its input ends once it has shown a text, anything by default.
     """
@@ -103,7 +103,7 @@ def shown(program: str, *, columns: int = 80, until: bytes = b"") -> str:
         os.close(its_end)
         assert process.stdin is not None
         written = b""
-        with suppress(OSError):  # how a terminal says that nobody has it open any more
+        with suppress(OSError):  # how a terminal reports that no process has it open any more
             while piece := os.read(terminal, 65536):
                 written += piece
                 if until in written:
@@ -120,7 +120,7 @@ def shown_in_time(program: str, *, until: bytes = b"") -> str:
 
 
 def left(written: str) -> list[str]:
-    """Give the lines that a person sees in the end."""
+    """Return the lines that a user sees in the end."""
     erased = re.sub(r"[^\n]*\r\x1b\[K", "", written)
     return erased.splitlines()
 
@@ -156,7 +156,7 @@ def test_the_line_is_on_the_terminal_also_while_java_gets_another_standard_error
 def test_an_error_stands_on_a_line_of_its_own() -> None:
     written = shown(FAILS)
     assert "Asking …" in written
-    assert left(written) == ["Error: Nobody answers."]
+    assert left(written) == ["Error: No answer."]
 
 
 def test_of_what_is_said_in_a_moment_the_last_stays() -> None:

@@ -214,7 +214,7 @@ def test_a_resume_file_carries_over_any_number_of_interruptions(
 def test_a_position_between_two_offsets_is_accepted(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
-    """The client gives positions such as -1,1, and a command accepts what the client gives."""
+    """The client returns positions such as -1,1, and commands accept them."""
     stream = client.stream(path)
     stream.create()
     stream.append_many([1, 2, 3])
@@ -270,7 +270,7 @@ def test_a_resume_file_with_something_else_in_it_is_left_alone(
     assert file.read_bytes() == content
 
 
-def test_a_resume_file_that_cannot_be_written_is_told(
+def test_a_resume_file_that_cannot_be_written_is_reported(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:
     stream.append(b"1")
@@ -294,7 +294,7 @@ def test_a_reader_that_leaves_early_ends_it_quietly(
             assert process.stderr.read() == b""
 
 
-def test_a_follower_ends_when_nobody_reads_although_nothing_comes(
+def test_a_follower_ends_when_its_reader_closes_the_pipe_although_nothing_arrives(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
     stream.append(b"1")
@@ -307,7 +307,7 @@ def test_a_follower_ends_when_nobody_reads_although_nothing_comes(
         assert process.stderr.read() == b""
 
 
-def test_a_stream_deleted_under_a_follower_is_told(
+def test_a_stream_deleted_under_a_follower_is_reported(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
     stream.append(b"1")

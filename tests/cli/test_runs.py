@@ -28,7 +28,7 @@ def test_a_run_is_appended_to_listed_and_shown(headwater: Headwater, run: str) -
     first = headwater.ok("runs", "append", run, "-", stdin=lines.encode())
     assert first == f"Appended 3 events to {run}; the last is number 3.\n"
     again = headwater.ok("runs", "append", run, "-", stdin=lines.encode())
-    assert again == f"Appended 0 events to {run}, 3 were there before; the last is number 3.\n"
+    assert again == f"Appended 0 events to {run}, 3 existed already; the last is number 3.\n"
     data = '{"startedAt": "2026-02-11T10:00:00Z"}'
     headwater.ok("runs", "append", run, "StepStarted", data, "--step", "b", "--attempt", "2")
     shown = headwater.ok("runs", "show", run)
@@ -39,7 +39,7 @@ def test_a_run_is_appended_to_listed_and_shown(headwater: Headwater, run: str) -
     assert snapshot["steps"][1]["logicalAttemptId"] == "2"
     assert f"{run}  RUNNING  " in headwater.ok("runs", "list", "--status", "running")
     assert run not in headwater.ok("runs", "list", "--status", "FAILED")
-    assert "keeps the contract: 4 events" in headwater.ok("runs", "verify", run)
+    assert "conforms to the contract: 4 events" in headwater.ok("runs", "verify", run)
 
 
 def test_many_runs_are_listed_over_several_pages(headwater: Headwater, client: Client) -> None:
@@ -91,9 +91,9 @@ def test_a_deleted_run_is_gone(headwater: Headwater, client: Client, run: str) -
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (("show", "nobody"), 1, "There is no run 'nobody'"),
-        (("follow", "nobody"), 1, "There is no run 'nobody'"),
-        (("verify", "nobody"), 1, "There is no run 'nobody'"),
+        (("show", "none"), 1, "There is no run 'none'"),
+        (("follow", "none"), 1, "There is no run 'none'"),
+        (("verify", "none"), 1, "There is no run 'none'"),
         (("append", "r", "StepStarted", "{}"), 1, "stepId"),
         (("append", "r", "Ticked", "{"), 2, "not JSON"),
         (("append", "r", "a|b"), 1, "separates"),

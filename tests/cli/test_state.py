@@ -57,8 +57,8 @@ def test_show_prints_a_table_for_each_type(server: ServerProcess) -> None:
     assert "u1   Al" in result.stdout
     assert "gone" not in result.stdout
     assert "\x1b" not in result.stdout
-    assert "3 entities; chat/1 is read at offset" in result.stderr
-    assert "1 messages are no state events" in result.stderr
+    assert "3 entities; chat/1 was read up to offset" in result.stderr
+    assert "1 message quarantined" in result.stderr
 
 
 def test_show_chooses_a_type_and_a_key(server: ServerProcess) -> None:
@@ -116,7 +116,7 @@ def test_validate_lists_violations_with_positions(server: ServerProcess, tmp_pat
     schema.write_text(json.dumps({"user": {"required": ["age"]}, "flag": {"type": "boolean"}}))
     result = run(server, "validate", "good", "--schema", str(schema), code=1)
     assert "user 'u2' at -1,1: 'age' is a required property" in result.stdout
-    assert "2 messages of good are not valid" in result.stderr
+    assert "2 invalid messages in good." in result.stderr
     schema.write_text("[]")
     assert (
         "must hold a JSON Schema"
@@ -166,6 +166,6 @@ def test_export_writes_csv_and_parquet(server: ServerProcess, tmp_path: Path) ->
     assert table["tags"] == [None, '["x"]']
 
 
-def test_mistakes_are_told(server: ServerProcess) -> None:
+def test_mistakes_are_reported(server: ServerProcess) -> None:
     assert "There is no stream nowhere" in run(server, "show", "nowhere", code=1).stderr
     assert "holds no state" in run(server, "export", "empty", "--to", "csv", code=1).stderr

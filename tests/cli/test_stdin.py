@@ -123,11 +123,11 @@ def test_the_first_batch_can_be_made_to_hold_exactly_what_it_held_before() -> No
     found = cut(JsonLines(skip=1), *(b"%d\n" % n for n in range(6)), first=3)
     assert messages(found[0]) == [1, 2, 3]
     assert [message for batch in found[1:] for message in messages(batch)] == [4, 5]
-    with pytest.raises(BadInput, match="2 messages before the end of the unconfirmed batch"):
+    with pytest.raises(BadInput, match="2 messages before the position"):
         cut(JsonLines(), b"1\n", first=3)
 
 
-def test_bytes_are_cut_behind_lines_and_sent_without_one_after_a_moment() -> None:
+def test_bytes_are_cut_after_lines_and_sent_without_one_after_a_moment() -> None:
     with open_pipe() as (number, input_end):
         coming = batches(number, Bytes())
         for piece, bodies in (

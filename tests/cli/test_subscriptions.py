@@ -16,7 +16,7 @@ def test_a_subscription_is_created_confirmed_shown_listed_and_deleted(
         *("--wake-stream", f"{path}-wake", "--lease", "5", "--description", "for tests"),
     )
     assert headwater.ok(*arguments) == (
-        f"Created subscription {name}; it follows 1 streams so far.\n"
+        f"Created subscription {name}; it covers 1 stream so far.\n"
     )
     assert headwater.ok(*arguments).startswith(f"Confirmed subscription {name}")
     shown = headwater.ok("subscriptions", "show", name)
@@ -24,7 +24,7 @@ def test_a_subscription_is_created_confirmed_shown_listed_and_deleted(
     assert f"  {path}/a  glob  acked " in shown
     described = json.loads(headwater.ok("subscriptions", "show", name, "--json"))
     assert described["lease_ttl_ms"] == 5000
-    assert f"{name}  pull-wake  active  1 streams" in headwater.ok("subscriptions", "list")
+    assert f"{name}  pull-wake  active  1 stream  " in headwater.ok("subscriptions", "list")
     assert headwater.ok("subscriptions", "delete", name) == f"Deleted subscription {name}.\n"
     gone = headwater.run("subscriptions", "show", name)
     assert gone.returncode == 1

@@ -1,8 +1,9 @@
-"""The command line: `headwater serve`, and the everyday commands over a running server."""
+"""The command line: the server, commands over its streams, and commands over a data directory."""
 
 import click
 
 from headwater import __version__
+from headwater.cli._io import OrderedGroup
 from headwater.cli.data_directory import backup, check, info, repair
 from headwater.cli.pipeline import pipeline
 from headwater.cli.runs import runs
@@ -19,15 +20,8 @@ Examples:
 """
 
 
-class Commands(click.Group):
-    """Lists commands in the order in which a stream meets them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self.commands)
-
-
 @click.group(
-    cls=Commands,
+    cls=OrderedGroup,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

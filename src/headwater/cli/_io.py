@@ -1,4 +1,4 @@
-"""What every command over a stream needs: which stream, on which server, and a client for it."""
+"""What the commands share: targets, option values, output, saved files and signals."""
 
 import os
 import re
@@ -9,8 +9,9 @@ import stat
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self, TypeVar
@@ -30,17 +31,28 @@ from headwater.protocol.content_types import is_json
 from headwater.protocol.headers import BadHeader, parse_expiry
 
 if TYPE_CHECKING:
-    from headwater.client import Batch, Client, Stream
+    from headwater.client import Batch, Client
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_URL: Final = "http://127.0.0.1:4437"
 NOTICE_SECONDS: Final = 2.0
+"""How long a command may take before it reports what it is doing."""
 _NEW_OUTAGE_SECONDS: Final = 15.0
 
 
+class OrderedGroup(click.Group):
+    """Lists its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+
+# --- Targets: which stream, on which server, and a client for it.
+
+
 def url_option(command: Command) -> Command:
-    """Give a command the option that names the server."""
+    """Add the option that names the server."""
     return click.option(
         "--url",
         metavar="URL",
@@ -48,28 +60,37 @@ def url_option(command: Command) -> Command:
         default=DEFAULT_URL,
         show_default=True,
         show_envvar=True,
-        help="Server that the stream's path belongs to.",
+        help="Server that holds the stream.",
     )(command)
 
 
 class Target(NamedTuple):
-    """A stream as the user named it."""
+    """What a command works on, as the user named it: a stream, a run or a subscription."""
 
     name: str
     base_url: str
-    url_typed: bool
-    """Whether --url was typed, so that a command we suggest needs it too."""
+    is_url_typed: bool = False
+    """Whether --url was typed, so that a suggested command needs it too."""
 
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def path(self) -> str:
+        """The path of the stream's URL, which stays the same when the server moves."""
+        from urllib.parse import urlsplit
+
+        from headwater.client import stream_url
+
+        return urlsplit(stream_url(self.base_url, self.name)).path
+
     def command(self, verb: str, *arguments: str) -> str:
-        """Write a command over this stream that can be pasted into a shell."""
-        url = ("--url", self.base_url) if self.url_typed else ()
+        """Return a command over this stream that can be pasted into a shell."""
+        url = ("--url", self.base_url) if self.is_url_typed else ()
         return shlex.join(("headwater", verb, self.name, *arguments, *url))
 
 
-def target(name: str, url: str) -> Target:
+def stream_target(name: str, url: str) -> Target:
     """Check the stream and the server that a command was given."""
     from headwater.client import origin_of, stream_url
 
@@ -81,73 +102,84 @@ def target(name: str, url: str) -> Target:
     return Target(name, url, source is ParameterSource.COMMANDLINE)
 
 
-@contextmanager
-def connected(at: Target, *, patient: bool = False) -> Iterator["Stream"]:
-    """Open a stream for a block, and turn what fails in it into one sentence.
+def server_target(url: str, name: str = "") -> Target:
+    """Check the server of a command that is not about a stream."""
+    from headwater.client import origin_of
 
-    A command that is typed and answered gives up within a second; one that runs for long is
-    `patient` and waits for a server that restarts.
-    """
-    with reported(at), make_client(at, patient=patient) as client:
-        yield client.stream(at.name)
+    try:
+        origin_of(url)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return Target(name, url)
+
+
+@contextmanager
+def connected(target: Target) -> Iterator["Client"]:
+    """Open a client for a block, and report a failure in it as one sentence."""
+    with reported(target), make_client(target) as client:
+        yield client
 
 
 def make_client(
-    at: Target,
+    target: Target,
     *,
     patient: bool = False,
     on_retry: Callable[[ClientError, float], None] | None = None,
 ) -> "Client":
-    """Make a client for a command."""
+    """Make a client for a command.
+
+    A command that is answered at once fails within a second; one that runs for long is
+    `patient` and waits for a server that restarts.
+    """
     from headwater.client import Client, Retry
 
     retry = Retry(attempts=20) if patient else Retry(attempts=4)
-    return Client(at.base_url, retry=retry, on_retry=on_retry or OutageNotice())
+    return Client(target.base_url, retry=retry, on_retry=on_retry or OutageNotice())
 
 
 @contextmanager
-def reported(at: Target) -> Iterator[None]:
-    """Turn what fails in a block into one sentence."""
+def reported(target: Target) -> Iterator[None]:
+    """Report a failure in a block as one sentence."""
     try:
         yield
     except HeadwaterError as error:
-        raise click.ClickException(sentence(error, at)) from None
+        raise click.ClickException(sentence(error, target)) from None
 
 
-def sentence(error: HeadwaterError, at: Target) -> str:
-    """Say what went wrong, with the command that helps where there is one."""
+def sentence(error: HeadwaterError, target: Target) -> str:
+    """Return the message of an error, with the command that helps if there is one."""
     if isinstance(error, StreamNotFound) and error.code == "stream-not-found":
-        return f"There is no stream {at}; create it with: {at.command('create')}"
+        return f"There is no stream {target}; create it with: {target.command('create')}"
     return str(error)
 
 
 class OutageNotice:
-    """Says, once per outage, why nothing seems to happen."""
+    """Reports once per outage that the server does not answer."""
 
     def __init__(self) -> None:
         self._last = self._since = float("-inf")
-        self._told = False
+        self._reported = False
 
     def __call__(self, error: ClientError, delay: float) -> None:
-        """Take note of a pause before another attempt."""
+        """Record a pause before another attempt."""
         now = time.monotonic()
         if now - self._last > _NEW_OUTAGE_SECONDS:
-            self._since, self._told = now, False
+            self._since, self._reported = now, False
         self._last = now
-        if not self._told and now + delay - self._since >= NOTICE_SECONDS:
-            self._told = True
+        if not self._reported and now + delay - self._since >= NOTICE_SECONDS:
+            self._reported = True
             why = error.reason if isinstance(error, Unreachable | ConnectionLost) else str(error)
             click.echo(f"The server does not answer ({why.rstrip('.')}); trying again.", err=True)
 
 
-# The values that options and arguments take, checked before anything is sent.
+# --- Values of options and arguments, checked before anything is sent.
 
-_NEVER_IN_OFFSETS = frozenset(" ,&=?/")  # PROTOCOL 8
-_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
+_NEVER_IN_OFFSETS: Final = frozenset(" ,&=?/")  # PROTOCOL 8
+_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 def offset(text: str) -> str:
-    """Take an offset as a server returned it, a sentinel, or a position: OFFSET,NUMBER."""
+    """Check an offset that a server returned, a sentinel, or a position: OFFSET,NUMBER."""
     start, comma, skipped = text.partition(",")
     printable = start.isascii() and start.isprintable() and not set(start) & _NEVER_IN_OFFSETS
     if not start or not printable or (comma and not _NUMBER.fullmatch(skipped)):
@@ -158,14 +190,14 @@ def offset(text: str) -> str:
 
 
 def content_type(text: str) -> str:
-    """Take a media type, perhaps with parameters."""
+    """Check a media type, with or without parameters."""
     if media_type(text) == "" or not text.isascii() or not text.isprintable():
         raise click.BadParameter(f"'{text}' is not a content type such as text/plain.")
     return text
 
 
 def timestamp(text: str) -> str:
-    """Take a time as RFC 3339 writes it."""
+    """Check a time in RFC 3339 format."""
     expiry = parse_expiry(None, text)
     if isinstance(expiry, BadHeader):
         raise click.BadParameter(f"'{text}' is not {expiry.expected}.")
@@ -173,18 +205,18 @@ def timestamp(text: str) -> str:
 
 
 def check_expiry(ttl: int | None, expires_at: str | None) -> None:
-    """Refuse two answers to the same question."""
+    """Refuse --ttl together with --expires-at."""
     if ttl is not None and expires_at is not None:
         raise click.UsageError("--ttl and --expires-at exclude each other.")
 
 
 def media_type(content_type: str) -> str:
-    """Reduce a content type to what two of them are compared by."""
+    """Return a content type without parameters, in lower case."""
     return content_types.media_type(content_type) or ""
 
 
 def body_of(messages: Sequence[str], content_type: str) -> bytes:
-    """Make one body of the messages that stand on the command line."""
+    """Join the messages of a command line into one request body."""
     from headwater.client import join_messages
     from headwater.protocol.framing import check_json
 
@@ -201,27 +233,47 @@ def body_of(messages: Sequence[str], content_type: str) -> bytes:
     return join_messages(encoded, content_type)
 
 
-def counted(number: int, unit: str) -> str:
-    """Write a number of things, with the unit given in the plural."""
-    return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
+# --- Text for the terminal.
 
 
-# Standard output for data: whole batchs, and a quiet end when nobody reads any more.
+def counted(number: int, plural: str, singular: str | None = None) -> str:
+    """Format a number of things; without `singular`, the plural loses its s."""
+    return f"{number:,} {(singular or plural.removesuffix('s')) if number == 1 else plural}"
+
+
+def size_of(count: int) -> str:
+    """Format a number of bytes with a binary unit."""
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def print_fields(fields: Sequence[tuple[str, object]]) -> None:
+    """Print names and values in two columns."""
+    width = max(len(name) for name, _ in fields) + 1
+    for name, value in fields:
+        click.echo(f"{name + ':':<{width}} {value}")
+
+
+# --- Standard output for data.
 
 _BREAKS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Output:
-    """Writes batchs to standard output."""
+    """Writes batches of a stream to standard output until the reader of a pipe closes it."""
 
     def __init__(self) -> None:
         self._file = sys.stdout.buffer
-        self.gone = False
-        """Whether whoever read the output has gone."""
+        self.is_closed = False
+        """Whether the reader of the pipe has closed it."""
 
     @property
     def is_file(self) -> bool:
-        """Whether the output goes to a file, so that nobody sees it grow."""
+        """Whether the output goes to a regular file, so that the user does not see it grow."""
         return stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
 
     def write(self, batch: "Batch", *, flush: bool) -> None:
@@ -231,133 +283,187 @@ class Output:
             if flush:
                 self._file.flush()
         except BrokenPipeError:
-            self.gone = True
+            self.is_closed = True
 
     def finish(self) -> None:
-        """Write what is buffered; where nobody reads, let it go instead."""
+        """Flush the buffer, or discard it if the pipe is closed."""
         try:
             self._file.flush()
         except BrokenPipeError:
-            self.gone = True
-        if self.gone:
-            # The interpreter flushes once more when it ends, and would complain.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._file.fileno())
-            os.close(nowhere)
+            self.is_closed = True
+        if self.is_closed:
+            # The interpreter flushes once more at exit, and would report the broken pipe.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._file.fileno())
+            os.close(null)
 
-    def watch(self, when_gone: Callable[[], None]) -> None:
-        """Call back as soon as nobody reads a pipe any more, although nothing is written."""
+    def watch(self, on_close: Callable[[], None]) -> None:
+        """Call back as soon as the reader closes the pipe, even while nothing is written."""
         number = self._file.fileno()
         mode = os.fstat(number).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-            threading.Thread(target=self._wait, args=(number, when_gone), daemon=True).start()
+            threading.Thread(target=self._wait, args=(number, on_close), daemon=True).start()
 
-    def _wait(self, number: int, when_gone: Callable[[], None]) -> None:
+    def _wait(self, number: int, on_close: Callable[[], None]) -> None:
         poll = select.poll()
-        poll.register(number, 0)  # errors and hang-ups are told without asking
+        poll.register(number, 0)  # POLLERR and POLLHUP are reported without being requested
         poll.poll()
-        self.gone = True
-        when_gone()
+        self.is_closed = True
+        on_close()
 
 
 def lines_of(messages: list[bytes]) -> bytes:
     """Put each JSON message on a line of its own."""
     if not messages:
         return b""
-    # Between tokens a line break is only space, and within a string JSON allows none.
+    # Between tokens a line break is only white space, and within a string JSON allows none.
     return b"\n".join(message.translate(_BREAKS_TO_SPACES) for message in messages) + b"\n"
 
 
-# A file that remembers how far a reader has come.
+# --- Files of --resume: the position at which the same command continues.
+
+
+def read_saved(path: Path, what: str) -> bytes | None:
+    """Return the content of a file, or None if nothing has been saved yet."""
+    try:
+        return path.read_bytes().strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise click.ClickException(f"Can't read {what} in {path}: {error}.") from None
+
+
+def save(path: Path, content: bytes, what: str) -> None:
+    """Replace a file in one step, so that it holds one complete state after any crash."""
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content + b"\n")
+            file.flush()
+            # Otherwise a power cut could leave an empty file under the final name.
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise click.ClickException(f"Can't save {what} in {path}: {error}.") from None
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename durable: a power cut could otherwise bring back the previous file."""
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def load_offset(path: Path) -> str | None:
-    """Read the offset, or None where nothing has been saved yet."""
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
+    """Return the saved offset, or None if nothing has been saved yet."""
+    content = read_saved(path, "the offset")
+    if content is None:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"Can't read the offset in {path}: {error}.") from None
-    try:
-        return offset(text)
-    except click.BadParameter:
-        raise click.ClickException(
-            f"{path} holds no offset; delete it to start anew, or name another file."
-        ) from None
+    with suppress(click.BadParameter, UnicodeDecodeError):
+        return offset(content.decode("ascii"))
+    raise click.ClickException(
+        f"{path} holds no offset; delete it to start from the beginning, or name another file."
+    )
 
 
 def save_offset(path: Path, offset: str) -> None:
-    """Replace the file at once, so that it always holds one whole offset."""
-    fresh = path.with_name(f"{path.name}.new")
-    try:
-        with fresh.open("w", encoding="ascii") as file:
-            file.write(f"{offset}\n")
-            file.flush()
-            # Else a power cut could leave an empty file under the final name.
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as error:
-        raise click.ClickException(f"Can't save the offset in {path}: {error}.") from None
+    """Save an offset."""
+    save(path, offset.encode("ascii"), "the offset")
 
 
-# Ctrl-C at the points where it loses nothing.
+# --- Signals.
 
-EXIT_CODE = 130
+EXIT_CODE: Final = 128 + signal.SIGINT
 """What a shell reports of a process that SIGINT has ended."""
 
 
-class Interrupts:
-    """Holds SIGINT back while something must not be cut in two; a second one gets through.
+class SignalGuard(ABC):
+    """Handles signals in a block, and restores the previous handlers after it."""
 
-    With `once`, the KeyboardInterrupt that it raises is the last: the command reports and ends, and
-    nothing interrupts that.
-    """
-
-    def __init__(self, *, once: bool = False) -> None:
-        self._once = once
-        self._ended = False
-        self._holding = False
-        self.pending = False
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._numbers = numbers
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        # A job in the background ignores SIGINT, and goes on doing so.
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._interrupt)
+        self._previous = {number: signal.getsignal(number) for number in self._numbers}
+        self.listen()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if signal.getsignal(signal.SIGINT) == self._interrupt and not self._ended:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+
+    def listen(self) -> None:
+        """Install the handlers; again, if something else has replaced them."""
+        for number, previous in self._previous.items():
+            # A shell starts a background job with SIGINT ignored, and it stays ignored.
+            signal.signal(number, signal.SIG_IGN if previous is signal.SIG_IGN else self._received)
+
+    @abstractmethod
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+
+
+class Termination(SignalGuard):
+    """SIGTERM ends the block as Ctrl-C does, so that temporary files are removed."""
+
+    def __init__(self) -> None:
+        super().__init__(signal.SIGTERM)
+
+    def _received(self, number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+
+class Interrupts(SignalGuard):
+    """Defers SIGINT while an operation must not be interrupted; a second one is not deferred.
+
+    With `once`, only one KeyboardInterrupt is raised: the command then reports and ends, and
+    further signals do not interrupt that.
+    """
+
+    def __init__(self, *, once: bool = False) -> None:
+        super().__init__(signal.SIGINT)
+        self._once = once
+        self._ended = False
+        self._deferring = False
+        self.pending = False
+
+    def __exit__(self, *_: object) -> None:
+        if not self._ended:
+            super().__exit__()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Finish a block first, then be interrupted."""
-        self._holding = True
+    def deferred(self) -> Iterator[None]:
+        """Run a block to its end before an interrupt is raised."""
+        self._deferring = True
         try:
             yield
         finally:
-            self._holding = False
+            self._deferring = False
         self.check()
 
     def check(self) -> None:
-        """Be interrupted now if that was held back."""
+        """Raise an interrupt that was deferred."""
         if self.pending:
             self._raise()
 
-    def over(self) -> None:
-        """Let nothing cut the last message short: the command ends right after it."""
+    def finish(self) -> None:
+        """Ignore SIGINT from now on: the command prints its last message and ends."""
+        self._ended = True
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+    def _received(self, _number: int, _frame: FrameType | None) -> None:
         if self._ended:
             return
-        if self._holding and not self.pending:
+        if self._deferring and not self.pending:
             self.pending = True
         else:
             self._raise()
 
     def _raise(self) -> NoReturn:
-        # Before the exception is raised: the next SIGINT may come before it is caught.
+        # Set before the exception is raised: the next SIGINT may come before it is caught.
         self._ended = self._once
         raise KeyboardInterrupt

@@ -1,62 +1,82 @@
-"""A line that tells how far a command is, for a person who waits."""
+"""Progress of a command on standard error, for a user who waits."""
 
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 import click
 
-from headwater.cli._io import NOTICE_SECONDS
+from headwater.cli._io import NOTICE_SECONDS, size_of
 
 _INTERVAL_SECONDS: Final = 0.2
 _ERASE: Final = "\r\x1b[K"
 _COLUMNS: Final = 80
-"""Of a terminal that does not say how wide it is."""
+"""Width of a terminal that does not report it."""
+_BAR_COLUMNS: Final = 30
 
 
 class Progress:
-    """Writes over one line of the terminal, once a command takes more than two seconds.
+    """Reports what a command is doing, once it takes more than two seconds.
 
-    What is said too early, or too soon behind something else, is kept and shown when it is time:
-    whoever says what it does before it blocks can't say it again.
+    On a terminal it rewrites one line. A text that comes too early, or too soon after another, is
+    stored and shown when it is due: a caller that blocks after `show` can't call it again.
+    Elsewhere nothing is written unless `every` is given: then a line each time so many seconds
+    have passed.
     """
 
-    def __init__(self, *, wanted: bool = True) -> None:
-        self._active = wanted and sys.stderr.isatty()
-        self._next = time.monotonic() + NOTICE_SECONDS
+    def __init__(
+        self,
+        label: str = "",
+        *,
+        wanted: bool = True,
+        every: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._is_terminal = wanted and sys.stderr.isatty()
+        self._every = every if wanted else None
+        self._clock = clock
+        self._label = label
+        self._started = clock()
+        self._due = self._started + (NOTICE_SECONDS if self._is_terminal else every or 0.0)
         self._lock = threading.Lock()
         self._text = ""
         self._timer: threading.Timer | None = None
         self._terminal: int | None = None
         self._shown = False
         command = click.get_current_context(silent=True)
-        if self._active and command is not None:
-            command.call_on_close(self.clear)  # an error is told on a line of its own
+        if self._is_terminal and command is not None:
+            command.call_on_close(self.clear)  # an error message starts on an empty line
 
     def show(self, text: str) -> None:
-        """Tell how far it is: now, or in a moment, unless there is something newer by then."""
-        if not self._active:
-            return
-        with self._lock:
+        """Show a text: now, or when it is due, unless a newer one has replaced it by then."""
+        if self._is_terminal:
+            self._show_on_terminal(text)
+        elif self._every is not None and text != self._text and self._clock() >= self._due:
+            self._due = self._clock() + self._every
             self._text = text
-            if self._terminal is None:
-                # Java is started with another standard error, which must not get the line.
-                self._terminal = os.dup(sys.stderr.fileno())
-            if self._timer is not None:
-                return
-            early = self._next - time.monotonic()
-            if early > 0:
-                self._timer = threading.Timer(early, self._come_due)
-                self._timer.daemon = True
-                self._timer.start()
-            else:
-                self._show(self._terminal)
+            click.echo(text, err=True)
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show how many bytes of a total are done."""
+        percent = 100 * done // total if total else 100
+        text = f"{self._label}: {percent} % of {size_of(total)}"
+        if self._is_terminal:
+            text += f" {_bar(percent)}{self._remaining(done, total)}"
+        self.show(text)
+
+    def begin(self, label: str) -> "Progress":
+        """Report the next part of the work under another label."""
+        self.clear()
+        self._label = label
+        self._started = self._clock()
+        return self
 
     def clear(self) -> None:
-        """Leave the line to the sentence that ends the command."""
+        """Erase the line, so that the closing sentence can take its place."""
         with self._lock:
             timer, self._timer = self._timer, None
             terminal, self._terminal = self._terminal, None
@@ -69,19 +89,46 @@ class Progress:
                 _write(terminal, _ERASE)
             os.close(terminal)
 
+    def _show_on_terminal(self, text: str) -> None:
+        with self._lock:
+            self._text = text
+            if self._terminal is None:
+                # Java is started with another standard error, which must not get the line.
+                self._terminal = os.dup(sys.stderr.fileno())
+            if self._timer is not None:
+                return
+            early = self._due - self._clock()
+            if early > 0:
+                self._timer = threading.Timer(early, self._come_due)
+                self._timer.daemon = True
+                self._timer.start()
+            else:
+                self._write_line(self._terminal)
+
     def _come_due(self) -> None:
         with self._lock:
-            # Else it was cleared meanwhile.
+            # Otherwise the line was cleared in the meantime.
             if self._timer is threading.current_thread() and self._terminal is not None:
                 self._timer = None
-                self._show(self._terminal)
+                self._write_line(self._terminal)
 
-    def _show(self, terminal: int) -> None:
-        self._next = time.monotonic() + _INTERVAL_SECONDS
+    def _write_line(self, terminal: int) -> None:
+        self._due = self._clock() + _INTERVAL_SECONDS
         self._shown = True
-        # A line that the terminal breaks could not be written over.
+        # A line that the terminal wraps could not be rewritten.
         columns = _columns(terminal)
         _write(terminal, f"{_ERASE}{self._text[: columns - 1]}")
+
+    def _remaining(self, done: int, total: int) -> str:
+        if not 0 < done < total:
+            return ""
+        seconds = round((self._clock() - self._started) * (total - done) / done)
+        return f" {seconds // 60}:{seconds % 60:02} left"
+
+
+def _bar(percent: int) -> str:
+    filled = _BAR_COLUMNS * percent // 100
+    return f"[{'#' * filled}{'-' * (_BAR_COLUMNS - filled)}]"
 
 
 def _columns(terminal: int) -> int:
@@ -91,5 +138,5 @@ def _columns(terminal: int) -> int:
 
 
 def _write(terminal: int, text: str) -> None:
-    with suppress(OSError):  # of a window that was closed: the command goes on
+    with suppress(OSError):  # the window was closed: the command continues
         os.write(terminal, text.encode(errors="replace"))

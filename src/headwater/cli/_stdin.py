@@ -1,22 +1,35 @@
-"""Standard input, cut into batches: what has arrived is sent soon, and memory stays bounded.
+"""Standard input, cut into batches, each of which is appended exactly once.
 
-Input is read only while nothing is being sent, so what arrives meanwhile waits in the pipe and
-makes the next batch larger. A slow server slows down the writer of the pipe instead of filling
-this process.
+What has arrived is sent soon, and memory stays bounded: input is read only while nothing is being
+sent, so whatever arrives during a request waits in the pipe and makes the next batch larger. A slow
+server slows down the writer of the pipe instead of filling this process.
+
+Every batch carries the sequence number of an idempotent producer, so a retry never appends it
+twice. One question remains when the process ends before the response arrives: whether that batch
+was appended. `SavedAppend` names the batch, and sending the same messages under the same number
+settles it. The state is saved before a batch is sent, so it is also there after kill -9.
 """
 
 import os
-import re
 import select
+import tempfile
 import time
 import uuid
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headwater.cli._io import Interrupts, counted
+import click
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headwater.cli._io import Interrupts, Target, counted, read_saved, save
 from headwater.cli._progress import Progress
-from headwater.client import join_messages
+from headwater.client import is_transient, join_messages
+from headwater.errors import RequestRefused
 from headwater.protocol.content_types import JSON
 from headwater.protocol.framing import check_json
 from headwater.protocol.producers import ProducerClaim
@@ -29,10 +42,12 @@ MAX_MESSAGES: Final = 1000
 MAX_BYTES: Final = 1024 * 1024
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
 _PIECE_BYTES: Final = 64 * 1024
+_NOT_DECIDED: Final = frozenset({401, 403})
+"""Refusals of a sender, not of a batch: an earlier attempt may have been appended."""
 
 
 class BadInput(Exception):
-    """The input can't be sent; the message says why."""
+    """The input can't be sent, for the reason in the message."""
 
 
 class Batch(NamedTuple):
@@ -40,48 +55,52 @@ class Batch(NamedTuple):
 
     body: bytes
     size: int
-    """How many messages, or bytes, of the input it holds."""
+    """Messages, or bytes, of the input."""
     last: bool
-    """Whether the input has ended behind it."""
+    """Whether the input ends after it."""
 
 
 class Cutter(ABC):
     """Collects input and cuts it into bodies, counted in messages or in bytes."""
 
     unit: str
-    wrong: BadInput | None = None
-    """Why nothing more can be taken, once that is so."""
+    error: BadInput | None = None
+    """Why no more input is accepted, or None."""
+
+    def __init__(self, skip: int = 0) -> None:
+        self.to_skip = skip
+        """How much of the input is still to be skipped."""
 
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """How much there is to be cut now."""
+        """How much input is ready to be cut."""
 
     @property
     @abstractmethod
     def full(self) -> bool:
-        """Whether a batch must be cut before more is taken."""
+        """Whether a batch must be cut before more input is read."""
 
     @abstractmethod
     def feed(self, piece: bytes) -> None:
-        """Take a piece of the input."""
+        """Add a piece of the input."""
 
     @abstractmethod
     def end(self) -> None:
-        """Take the end of the input."""
+        """Accept that the input has ended."""
 
     @abstractmethod
     def cut(self, size: int | None = None) -> tuple[bytes, int]:
-        """Make a body, and say how much it holds: all that fits, or exactly `size`."""
+        """Return a body of all that fits, or of exactly `size`, and the size of its content."""
 
 
 class JsonLines(Cutter):
-    """Each line is one JSON message; empty lines are none."""
+    """Cuts lines, each of which is one JSON message; empty lines are ignored."""
 
     unit = "messages"
 
     def __init__(self, skip: int = 0) -> None:
-        self._skip = skip
+        super().__init__(skip)
         self._line_number = 0
         self._partial: list[bytes] = []
         self._partial_bytes = 0
@@ -100,7 +119,7 @@ class JsonLines(Cutter):
         *lines, rest = piece.split(b"\n")
         for line in lines:
             self._partial.append(line)
-            self._take(b"".join(self._partial))
+            self._add(b"".join(self._partial))
             self._partial, self._partial_bytes = [], 0
         if rest:
             self._partial.append(rest)
@@ -110,7 +129,7 @@ class JsonLines(Cutter):
 
     def end(self) -> None:
         if self._partial:
-            self._take(b"".join(self._partial))
+            self._add(b"".join(self._partial))
             self._partial = []
 
     def cut(self, size: int | None = None) -> tuple[bytes, int]:
@@ -119,13 +138,13 @@ class JsonLines(Cutter):
         self._bytes = sum(map(len, self._messages))
         return join_messages(messages, JSON), len(messages)
 
-    def _take(self, line: bytes) -> None:
+    def _add(self, line: bytes) -> None:
         self._line_number += 1
         line = line.strip()
-        if self.wrong is not None or not line:
+        if self.error is not None or not line:
             return
-        if self._skip:
-            self._skip -= 1
+        if self.to_skip:
+            self.to_skip -= 1
             return
         reason = check_json(line)
         if reason is not None:
@@ -135,16 +154,16 @@ class JsonLines(Cutter):
         self._bytes += len(line)
 
     def _refuse(self, what: str, line_number: int) -> None:
-        self.wrong = self.wrong or BadInput(f"Line {line_number} of the input {what}.")
+        self.error = self.error or BadInput(f"Line {line_number} of the input {what}.")
 
 
 class Bytes(Cutter):
-    """Bytes as they come, cut behind a line where there is one."""
+    """Cuts bytes as they arrive, after a line end if there is one."""
 
     unit = "bytes"
 
     def __init__(self, skip: int = 0) -> None:
-        self._skip = skip
+        super().__init__(skip)
         self._buffer = bytearray()
 
     @property
@@ -156,8 +175,8 @@ class Bytes(Cutter):
         return len(self._buffer) >= MAX_BYTES
 
     def feed(self, piece: bytes) -> None:
-        skipped = min(self._skip, len(piece))
-        self._skip -= skipped
+        skipped = min(self.to_skip, len(piece))
+        self.to_skip -= skipped
         self._buffer += piece[skipped:]
 
     def end(self) -> None:
@@ -173,7 +192,7 @@ class Bytes(Cutter):
 
 
 def batches(number: int, cutter: Cutter, first: int | None = None) -> Iterator[Batch]:
-    """Read a file descriptor to its end; the first batch may have to hold exactly so much."""
+    """Read a file descriptor to its end; with `first`, the first batch has exactly that size."""
     deadline: float | None = None
     while True:
         enough = cutter.full if first is None else cutter.waiting >= first
@@ -181,7 +200,7 @@ def batches(number: int, cutter: Cutter, first: int | None = None) -> Iterator[B
         if enough or (late and cutter.waiting):
             yield Batch(*cutter.cut(first), last=False)
             first = None
-            # What is left is the beginning of a line, or more than a batch: it gets its own time.
+            # The rest is the start of a line, or more than a batch: its time starts now.
             deadline = time.monotonic() + LINGER_SECONDS
             continue
         piece = _read(number, deadline if cutter.waiting and first is None else None)
@@ -192,112 +211,188 @@ def batches(number: int, cutter: Cutter, first: int | None = None) -> Iterator[B
         if not cutter.waiting:
             deadline = time.monotonic() + LINGER_SECONDS
         cutter.feed(piece)
-        if cutter.wrong is not None:
+        if cutter.error is not None:
             break
     yield from _rest(cutter, first)
 
 
 def _rest(cutter: Cutter, first: int | None) -> Iterator[Batch]:
-    """Send what came before the end, or before what can't be sent."""
-    if cutter.wrong is None:
+    """Cut the input that precedes its end, or the line that can't be sent."""
+    if cutter.error is None:
         cutter.end()
+    if cutter.to_skip:
+        raise cutter.error or _too_short(cutter, cutter.to_skip + (first or 0))
     if first is not None and cutter.waiting < first:
-        raise cutter.wrong or BadInput(
-            f"The input ends {first - cutter.waiting} {cutter.unit} before the end of the "
-            "unconfirmed batch: it is not the input of the command that was interrupted."
-        )
+        raise cutter.error or _too_short(cutter, first - cutter.waiting)
     while cutter.waiting:
         body, size = cutter.cut(first)
         first = None
-        yield Batch(body, size, last=not cutter.waiting and cutter.wrong is None)
-    if cutter.wrong is not None:
-        raise cutter.wrong
+        yield Batch(body, size, last=not cutter.waiting and cutter.error is None)
+    if cutter.error is not None:
+        raise cutter.error
+
+
+def _too_short(cutter: Cutter, missing: int) -> BadInput:
+    return BadInput(
+        f"The input ends {counted(missing, cutter.unit)} before the position at which the "
+        "interrupted command stopped: it is not the input of that command."
+    )
 
 
 def _read(number: int, deadline: float | None) -> bytes | None:
-    """Read what there is, waiting for it until a deadline: None where that has passed."""
+    """Read the available input, or return None if there is none until a deadline."""
     timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
     readable, _, _ = select.select([number], [], [], timeout)
     return os.read(number, _PIECE_BYTES) if readable else None
 
 
-# Sending batches one after another, each exactly once.
-#
-# Every batch carries an idempotent producer's sequence number, so a retry never appends it twice.
-# One question is left when the process itself ends before an answer came: whether that batch was
-# appended. `Unconfirmed` names it, and sending the same messages under the same number settles
-# it.
-
-_FORM: Final = re.compile(r"([0-9A-Za-z-]{1,64}):(\d{1,15}):([1-9]\d{0,8})", re.ASCII)
-
-
-class Unconfirmed(NamedTuple):
-    """A batch that was sent without an answer."""
+class UnconfirmedBatch(Struct, frozen=True, forbid_unknown_fields=True):
+    """A batch that was sent, and whose response did not arrive."""
 
     producer_id: str
     seq: int
     size: int
-
-    def __str__(self) -> str:
-        return f"{self.producer_id}:{self.seq}:{self.size}"
-
-
-def parse_unconfirmed(text: str) -> Unconfirmed | None:
-    """Read what an interrupted command told, or None where it is not that."""
-    match = _FORM.fullmatch(text)
-    return Unconfirmed(match[1], int(match[2]), int(match[3])) if match else None
+    checksum: int
+    """CRC-32 of the body: the same number with other data would lose that data silently."""
 
 
-class Pour:
-    """What has been sent of one input, and what is known of it."""
+class SavedAppend(Struct, frozen=True, forbid_unknown_fields=True):
+    """The state of an append from standard input, as a file of --resume holds it."""
+
+    stream: str
+    """Path of the stream's URL."""
+    unit: str
+    """What `position` and the size of a batch count: messages or bytes."""
+    position: int = 0
+    """How much of the input is confirmed, from its start."""
+    unconfirmed: UnconfirmedBatch | None = None
+
+
+def load_append(path: Path) -> SavedAppend | None:
+    """Return the saved state of an append, or None if nothing has been saved yet."""
+    content = read_saved(path, "the position")
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=SavedAppend)
+    except msgspec.DecodeError:
+        raise click.ClickException(
+            f"{path} does not hold the position of an append; delete it to start from the "
+            "beginning of the input, or name another file."
+        ) from None
+
+
+class ResumableAppend:
+    """Appends one input batch by batch, and keeps track of which part is confirmed."""
 
     def __init__(
-        self,
-        content_type: str,
-        unit: str,
-        *,
-        skipped: int = 0,
-        unconfirmed: Unconfirmed | None = None,
+        self, target: Target, content_type: str, cutter: Cutter, file: Path | None
     ) -> None:
-        self.confirmed = 0
-        self.unconfirmed: Unconfirmed | None = unconfirmed
+        saved = load_append(file) if file is not None else None
+        self._check(saved, target, cutter, file)
+        self.saved = saved or SavedAppend(target.path, cutter.unit)
+        self.resumed_at = self.saved.position
         self.last: Appended | None = None
+        self.file = file
         self._content_type = content_type
-        self._unit = unit
-        self._skipped = skipped
-        self._producer_id = unconfirmed.producer_id if unconfirmed else f"cli-{uuid.uuid4()}"
-        self._seq = unconfirmed.seq if unconfirmed else 0
+        self._cutter = cutter
+        self._producer_id = f"cli-{uuid.uuid4()}"
+        self._seq = 0
+        cutter.to_skip = self.saved.position
 
     @property
-    def position(self) -> int:
-        """How much of the input is confirmed, from its start."""
-        return self._skipped + self.confirmed
+    def unit(self) -> str:
+        """What sizes count: messages or bytes."""
+        return self._cutter.unit
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier command has sent a part of the input."""
+        return self.resumed_at > 0 or self.saved.unconfirmed is not None
+
+    @property
+    def confirmed(self) -> int:
+        """How many messages or bytes this command has appended."""
+        return self.saved.position - self.resumed_at
 
     def send(
         self,
         stream: "Stream",
-        batches: Iterable[Batch],
+        number: int,
         interrupts: Interrupts,
         progress: Progress,
         *,
         close: bool,
     ) -> None:
-        """Send all batches; with `close`, the stream is closed in one step with the last."""
-        for batch in batches:
-            with interrupts.held():
+        """Send a file descriptor to its end; with `close`, the last append closes the stream."""
+        unconfirmed = self.saved.unconfirmed
+        for batch in batches(number, self._cutter, unconfirmed.size if unconfirmed else None):
+            with interrupts.deferred():
                 self._send(stream, batch, close=close and batch.last)
-            progress.show(f"{counted(self.confirmed, self._unit)} appended")
+            progress.show(f"{counted(self.confirmed, self.unit)} appended")
         if close and not (self.last and self.last.closed):
             self.last = stream.close()
 
+    def finish(self) -> None:
+        """Save the state in which the command ends."""
+        if self.file is not None:
+            self._save(self.file)
+
+    def interrupt(self) -> Path | None:
+        """Save the state for the next command, and return the file; None if there is no state."""
+        if self.file is None:
+            if not self.saved.position and self.saved.unconfirmed is None:
+                return None
+            number, name = tempfile.mkstemp(prefix="headwater-append-", suffix=".json")
+            os.close(number)
+            self.file = Path(name)
+        self._save(self.file)
+        return self.file
+
     def _send(self, stream: "Stream", batch: Batch, *, close: bool) -> None:
-        self.unconfirmed = Unconfirmed(self._producer_id, self._seq, batch.size)
-        self.last = stream.append(
-            batch.body,
-            content_type=self._content_type,
-            producer=ProducerClaim(self._producer_id, 0, self._seq),
-            close=close,
-        )
-        self.confirmed += batch.size
-        self.unconfirmed = None
-        self._seq += 1
+        claim = self._claim(batch)
+        try:
+            self.last = stream.append(
+                batch.body, content_type=self._content_type, producer=claim, close=close
+            )
+        except RequestRefused as error:
+            if not is_transient(error) and error.status not in _NOT_DECIDED:
+                self.saved = replace(self.saved, unconfirmed=None)
+            raise
+        position = self.saved.position + batch.size
+        self.saved = replace(self.saved, position=position, unconfirmed=None)
+
+    def _claim(self, batch: Batch) -> ProducerClaim:
+        """Number a batch, and save that it is about to be sent."""
+        checksum = zlib.crc32(batch.body)
+        unconfirmed = self.saved.unconfirmed
+        if unconfirmed is not None:
+            if unconfirmed.checksum != checksum:
+                raise BadInput(
+                    f"The input differs from that of the interrupted command after its first "
+                    f"{counted(self.saved.position, self.unit)}."
+                )
+        else:
+            unconfirmed = UnconfirmedBatch(self._producer_id, self._seq, batch.size, checksum)
+            self._seq += 1
+            self.saved = replace(self.saved, unconfirmed=unconfirmed)
+            if self.file is not None:
+                self._save(self.file)
+        return ProducerClaim(unconfirmed.producer_id, 0, unconfirmed.seq)
+
+    def _save(self, file: Path) -> None:
+        save(file, msgspec.json.encode(self.saved), "the position")
+
+    @staticmethod
+    def _check(
+        saved: SavedAppend | None, target: Target, cutter: Cutter, file: Path | None
+    ) -> None:
+        if saved is None:
+            return
+        if saved.stream != target.path:
+            raise click.UsageError(f"{file} holds the position of an append to {saved.stream}.")
+        if saved.unit != cutter.unit:
+            raise click.UsageError(
+                f"{file} counts {saved.unit}: the interrupted command was run "
+                f"{'with' if saved.unit == JsonLines.unit else 'without'} --json-lines."
+            )

@@ -1,17 +1,19 @@
-"""`headwater pipeline`: streams through Spark to streams and tables."""
+"""`headwater pipeline`: pipelines on Spark, from files and from options.
+
+The jobs are commands of their own, such as `headwater pipeline materialize --stream … --to …`. Each
+builds the same pipeline from its options as a file would describe.
+"""
 
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from copy import copy
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from headwater.cli._io import counted, url_option
-from headwater.cli.pipeline_run import run_options, run_pipelines, with_spark_installed
-from headwater.cli.subscriptions import InOrder
+from headwater.cli._io import OrderedGroup, counted, url_option
+from headwater.cli.pipeline_run import run_options, run_pipelines, spark_errors_reported
 
 FILES = click.argument(
     "files",
@@ -22,13 +24,15 @@ FILES = click.argument(
 )
 
 
-@click.group(cls=InOrder, short_help="Run, check or look at pipelines on Spark.")
+@click.group(
+    cls=OrderedGroup, short_help="Run and check pipelines on Spark, and show their status."
+)
 def pipeline() -> None:
-    """Run pipelines on Spark: streams through transforms to streams and tables.
+    """Run pipelines on Spark, from streams through transforms to streams and tables.
 
-    A FILE describes a pipeline, in TOML or in Python; `run` and `check` take several, which share
-    one Spark. The jobs below `status` need no file. Spark comes with: pip install
-    'headwater[spark,jdk]' (without jdk where there is a Java, 17 or newer)
+    A FILE describes a pipeline, in TOML or in Python; `run` and `check` accept several, which share
+    one Spark session. The jobs listed after `status` need no file. To install Spark: pip install
+    'headwater[spark,jdk]' (without jdk if Java 17 or newer is installed)
     """
 
 
@@ -36,12 +40,12 @@ def pipeline() -> None:
 @FILES
 @run_options
 def run(files: tuple[Path, ...], **options: Any) -> None:
-    """Run pipelines, from where they stopped.
+    """Run pipelines from where they stopped.
 
-    The first Ctrl-C stops after the batch that runs, the second at once. Nothing is lost and
-    nothing is done twice either way, nor after a crash: run it again to go on.
+    The first Ctrl-C stops after the current batch, the second at once. In both cases, and after a
+    crash, nothing is lost and nothing is done twice: run the same command again to continue.
     """
-    with with_spark_installed():
+    with spark_errors_reported():
         from headwater.spark.pipelines import read_file
 
         found = [read_file(file) for file in files]
@@ -50,15 +54,15 @@ def run(files: tuple[Path, ...], **options: Any) -> None:
 
 @pipeline.command()
 @FILES
-@click.option("--master", metavar="URL", help="Spark master to check on, such as local[2].")
-@click.option("--remote", metavar="URL", help="Spark Connect server to check on.")
+@click.option("--master", metavar="URL", help="Spark master for the check, such as local[2].")
+@click.option("--remote", metavar="URL", help="Spark Connect server for the check.")
 def check(files: tuple[Path, ...], master: str | None, remote: str | None) -> None:
-    """Find everything that is wrong with pipelines before they run.
+    """Find all problems of pipelines before they run.
 
-    Fields, servers, streams, checkpoints, Java and functions are looked at; Spark analyses the
-    transforms over no rows. Each problem is one line; the exit code is 1 if there is an error.
+    Checks fields, servers, streams, checkpoints, Java and functions; Spark analyses the transforms
+    over empty inputs. Each problem is one line; the exit code is 1 if there is an error.
     """
-    with with_spark_installed():
+    with spark_errors_reported():
         from headwater.cli.pipeline_run import check_files
 
         errors, warnings = check_files(files, master=master, remote=remote)
@@ -75,9 +79,9 @@ def check(files: tuple[Path, ...], master: str | None, remote: str | None) -> No
     multiple=True,
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Of a job that was started by flags; may be given several times.",
+    help="Checkpoint of a job that was started without a FILE; may be repeated.",
 )
-@click.option("--url", metavar="URL", help="Server of --checkpoint, if it has moved.")
+@click.option("--url", metavar="URL", help="Server of --checkpoint, if its address has changed.")
 @click.option(
     "--token",
     envvar="HEADWATER_TOKEN",
@@ -92,17 +96,18 @@ def status(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Tell how far pipelines are, without Spark.
+    """Show the progress of pipelines, without starting Spark.
 
-    Their checkpoints say what is committed, their servers where the streams end. Of a server that
-    does not answer, the checkpoint is told all the same; the exit code is 1 then. A job that no
-    FILE describes is asked for by its --checkpoint, which is beside its --to if it was not given.
+    Compares what their checkpoints have committed with the ends of the streams on their servers. If
+    a server does not answer, the checkpoint is shown alone, and the exit code is 1. For a job
+    without a FILE, pass its --checkpoint; by default that is the folder of --to with .checkpoint
+    appended.
     """
     if not files and not checkpoints:
-        raise click.UsageError("Name a FILE, or a --checkpoint.")
+        raise click.UsageError("Pass a FILE or --checkpoint.")
     if url is not None and not checkpoints:
-        raise click.UsageError("--url goes with --checkpoint: a FILE says where its server is.")
-    with with_spark_installed():
+        raise click.UsageError("--url needs --checkpoint: a FILE names its server itself.")
+    with spark_errors_reported():
         from headwater.cli.pipeline_report import print_statuses
 
         is_whole = print_statuses(files, checkpoints, url=url, token=token, as_json=as_json)
@@ -110,14 +115,12 @@ def status(
         raise SystemExit(1)
 
 
-# The jobs as commands of their own: `headwater pipeline materialize --stream … --to …`.
-#
-# Each makes the same pipeline of its flags as a file would describe.
+# --- Jobs
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SECRETS: Final = {"--token": "TOKEN", "--header": "{}=VALUE"}
-"""What is shown in their place; who sees a header's name knows which one to give again."""
+"""Placeholders for secret values; a header keeps its name, so that the user knows which one."""
 _FORMAT = click.option(
     "--format",
     "table_format",
@@ -129,22 +132,22 @@ _FORMAT = click.option(
 
 
 class _Folder(click.Path):
-    """A folder of this machine, or, where it may be elsewhere, a URL, which is no path."""
+    """A local folder or, if `allow_url`, a URL."""
 
-    def __init__(self, *, elsewhere: bool) -> None:
+    def __init__(self, *, allow_url: bool) -> None:
         super().__init__(file_okay=False)
-        self._elsewhere = elsewhere
+        self._allow_url = allow_url
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if "://" not in value:
             return str(super().convert(value, param, ctx))
-        if not self._elsewhere:
-            self.fail(f"'{value}' is no folder of this machine.", param, ctx)
+        if not self._allow_url:
+            self.fail(f"'{value}' is not a local folder.", param, ctx)
         return str(value)
 
 
-_FOLDER = _Folder(elsewhere=True)
-_ARCHIVE = _Folder(elsewhere=False)
+_FOLDER = _Folder(allow_url=True)
+_ARCHIVE = _Folder(allow_url=False)
 
 
 def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -164,7 +167,7 @@ _SERVER = _options(
         "headers",
         multiple=True,
         metavar="NAME=VALUE",
-        help="A header of every request; may be given several times.",
+        help="Header sent with every request; may be repeated.",
     ),
 )
 _SESSION = _options(
@@ -174,7 +177,7 @@ _SESSION = _options(
         "settings",
         multiple=True,
         metavar="NAME=VALUE",
-        help="A setting of the Spark session; may be given several times.",
+        help="Setting of the Spark session; may be repeated.",
     ),
 )
 _STREAMS = _options(
@@ -183,7 +186,7 @@ _STREAMS = _options(
         "streams",
         required=True,
         multiple=True,
-        help="A path, or a glob such as shop/*; may be given several times.",
+        help="Path, or glob such as shop/*; may be repeated.",
     ),
     _SERVER,
     click.option(
@@ -191,16 +194,16 @@ _STREAMS = _options(
         "options",
         multiple=True,
         metavar="NAME=VALUE",
-        help="An option of the source, such as maxBytesPerTrigger=64m; may be given several times.",
+        help="Option of the source, such as maxBytesPerTrigger=64m; may be repeated.",
     ),
 )
 _QUERY = _options(
     click.option(
         "--checkpoint",
         type=_FOLDER,
-        help="Folder that knows how far it is.  [default: beside --to, with .checkpoint behind]",
+        help="Folder for the progress of the job.  [default: --to with .checkpoint appended]",
     ),
-    click.option("--every", metavar="TIME", help="How often it looks, such as '10 seconds'."),
+    click.option("--every", metavar="TIME", help="How often a batch starts, such as '10 seconds'."),
     _SESSION,
 )
 
@@ -213,16 +216,17 @@ _QUERY = _options(
     "schemas",
     multiple=True,
     metavar="TYPE=COLUMNS",
-    help="Columns of a type's values, such as user='name string, age int'; may be given several "
-    "times.",
+    help="Columns of a type's values, such as user='name string, age int'; may be repeated.",
 )
-@click.option("--history/--no-history", default=True, help="Keep every version as well.")
+@click.option(
+    "--history/--no-history", default=True, help="Also write every version to a history table."
+)
 @_FORMAT
 @_QUERY
 def materialize(
     folder: str, schemas: tuple[str, ...], history: bool, table_format: str, **flags: Any
 ) -> None:
-    """Turn state streams into tables: one per type, with history."""
+    """Write state streams to tables: one per type, with history."""
     target = {
         "kind": "materialize",
         "tables": folder,
@@ -236,13 +240,15 @@ def materialize(
 @click.command()
 @_STREAMS
 @click.option("--to", "folder", required=True, type=_FOLDER, help="Folder of the tables.")
-@click.option("--publish", metavar="STREAM", help="State stream that gets the snapshots as well.")
+@click.option(
+    "--publish", metavar="STREAM", help="State stream to which snapshots are appended as well."
+)
 @click.option(
     "--grace",
     "grace_seconds",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="How long a missing event is waited for.  [default: for good]",
+    help="How long to wait for a missing event.  [default: forever]",
 )
 @_FORMAT
 @_QUERY
@@ -253,7 +259,7 @@ def project(
     table_format: str,
     **flags: Any,
 ) -> None:
-    """Turn events of runs into tables of runs and of steps."""
+    """Write events of runs to tables of runs and of steps."""
     target = {
         "kind": "project",
         "tables": folder,
@@ -269,37 +275,41 @@ def project(
 @click.option("--to", "folder", required=True, type=_ARCHIVE, help="Folder of the archive.")
 @_QUERY
 def archive(folder: str, **flags: Any) -> None:
-    """Keep streams as Parquet files, with their offsets."""
+    """Write streams to Parquet files, with their offsets."""
     _run({"kind": "archive", "folder": folder}, folder, flags)
 
 
 @click.command()
 @click.option("--from", "folder", required=True, type=_ARCHIVE, help="Folder of the archive.")
-@click.option("--stream", help="Path or glob of the archive.  [default: all streams]")
+@click.option("--stream", help="Path or glob of the streams to restore.  [default: all streams]")
 @click.option(
     "--rename",
     "renamed",
     multiple=True,
     metavar="OLD=NEW",
-    help="Restore a stream of the archive to another path; may be given several times.",
+    help="Restore a stream to another path; may be repeated.",
 )
 @click.option(
     "--until",
     "ends",
     multiple=True,
     metavar="STREAM=OFFSET",
-    help="Restore a stream of the archive up to this offset of it; may be given several times.",
+    help="Restore a stream only up to this offset; may be repeated.",
 )
 @click.option(
     "--incarnation",
     type=int,
     default=-1,
     metavar="NUMBER",
-    help="Which one of a stream that was created again, from 0.  [default: the last]",
+    help="Which incarnation of a stream that was created again, from 0.  [default: the last]",
 )
-@click.option("--close/--no-close", default=True, help="Close streams that were closed.")
-@click.option("--verify/--no-verify", default=True, help="Read everything back and compare it.")
-@click.option("--missing-start", is_flag=True, help="Accept that a stream's beginning is missing.")
+@click.option("--close/--no-close", default=True, help="Close the streams that were closed.")
+@click.option(
+    "--verify/--no-verify", default=True, help="Read all restored data back and compare it."
+)
+@click.option(
+    "--missing-start", is_flag=True, help="Accept a stream whose start is not in the archive."
+)
 @_SERVER
 @_SESSION
 def restore(
@@ -313,7 +323,7 @@ def restore(
     missing_start: bool,
     **flags: Any,
 ) -> None:
-    """Bring an archive back as streams, byte for byte."""
+    """Restore streams from an archive, byte for byte."""
     if stream is not None and renamed:
         raise click.UsageError("--stream and --rename exclude each other.")
     target = {
@@ -331,39 +341,41 @@ def restore(
 
 
 @click.command()
-@click.option("--stream", "streams", required=True, help="The state stream.")
-@click.option("--to", "target", required=True, metavar="STREAM", help="The compact stream.")
+@click.option("--stream", "streams", required=True, help="State stream to read.")
+@click.option("--to", "target", required=True, metavar="STREAM", help="Compact stream to write.")
 @_SERVER
 @_SESSION
 def snapshot(streams: str, target: str, **flags: Any) -> None:
-    """Write the state of a long stream into a compact one."""
+    """Write the current state of a long stream to a compact one."""
     flags["streams"] = (streams,)
     _run({"kind": "snapshot", "stream": target}, "snapshot", flags)
 
 
 @click.command()
 @click.option("--table", required=True, type=_FOLDER, help="Folder of the table.")
-@click.option("--to", "stream", required=True, metavar="STREAM", help="Stream that gets changes.")
+@click.option(
+    "--to", "stream", required=True, metavar="STREAM", help="Stream to which changes are appended."
+)
 @click.option("--type", "type_", required=True, help="Type of the entities.")
 @click.option(
     "--key",
     "keys",
     required=True,
     multiple=True,
-    help="Column that names an entity; may be given several times, for a key of several columns.",
+    help="Key column of an entity; may be repeated, for a key of several columns.",
 )
 @click.option(
     "--column",
     "columns",
     multiple=True,
-    help="Column that becomes a field of the value; may be given several times.  [default: all]",
+    help="Column that becomes a field of the value; may be repeated.  [default: all]",
 )
 @click.option("--value", metavar="COLUMN", help="Column that holds the whole value, as JSON.")
-@click.option("--deletes/--no-deletes", default=True, help="Delete entities without a row.")
+@click.option("--deletes/--no-deletes", default=True, help="Delete entities that have no row.")
 @click.option(
     "--state",
     type=_FOLDER,
-    help="Folder for what was read of the stream.  [default: TABLE with .published behind]",
+    help="Folder that caches the state of the stream.  [default: --table with .published appended]",
 )
 @_FORMAT
 @_SERVER
@@ -381,7 +393,7 @@ def publish(
     table_format: str,
     **flags: Any,
 ) -> None:
-    """Publish a table as a stream of its changes."""
+    """Publish the changes of a table to a stream."""
     if columns and value is not None:
         raise click.UsageError("--column and --value exclude each other.")
     target = {
@@ -399,7 +411,7 @@ def publish(
 
 
 def _run(target: dict[str, Any], folder: str, flags: dict[str, Any]) -> None:
-    """Make a pipeline of flags, and run it as if a file had described it."""
+    """Run the pipeline that options describe, as if a file described it."""
     source = flags.pop("source", {}) | _server(flags)
     if "streams" in flags:
         source["stream"] = list(flags.pop("streams"))
@@ -416,7 +428,7 @@ def _run(target: dict[str, Any], folder: str, flags: dict[str, Any]) -> None:
         "trigger": f"every {every}" if every else "default",
         "spark": _pairs(flags.pop("settings", ()), "--spark", "NAME=VALUE"),
     }
-    with with_spark_installed():
+    with spark_errors_reported():
         from headwater.spark.pipelines import read_document
 
         found = read_document(document, Path.cwd())
@@ -424,37 +436,37 @@ def _run(target: dict[str, Any], folder: str, flags: dict[str, Any]) -> None:
 
 
 def _server(flags: dict[str, Any]) -> dict[str, Any]:
-    """Take what flags say of the server; those that are not given say nothing."""
+    """Return the options of the server that were passed."""
     headers = _pairs(flags.pop("headers", ()), "--header", "NAME=VALUE")
-    told = {"url": flags.pop("url", None), "token": flags.pop("token", None), "headers": headers}
-    return {name: value for name, value in told.items() if value}
+    given = {"url": flags.pop("url", None), "token": flags.pop("token", None), "headers": headers}
+    return {name: value for name, value in given.items() if value}
 
 
 def _beside(folder: str, what: str, flag: str) -> str:
     if "://" in folder:
-        raise click.UsageError(f"{flag} is needed: a folder of this machine, beside '{folder}'.")
+        raise click.UsageError(f"{flag} is required: '{folder}' is not a local folder.")
     return f"{Path(folder).resolve()}.{what}"
 
 
 def _pairs(texts: tuple[str, ...], flag: str, form: str) -> dict[str, str]:
-    """Take flags of the form NAME=VALUE."""
+    """Parse options of the form NAME=VALUE."""
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
             shown = flag if flag in _SECRETS else f"{flag} '{text}'"
-            raise click.UsageError(f"{shown} has to be {form}.")
+            raise click.UsageError(f"{shown} must have the form {form}.")
         pairs[name.strip()] = value.strip()
     return pairs
 
 
 def this_command() -> str:
-    """Write the command that runs, to be typed again."""
+    """Return the running command, for the user to run again."""
     return shlex.join(("headwater", *without_secrets(sys.argv[1:])))
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """Give a command as it may be shown: tokens and headers are secret on one's own screen, too."""
+    """Return the arguments of a command with tokens and headers replaced by placeholders."""
     shown: list[str] = []
     for before, each in zip(("", *arguments), arguments, strict=False):
         flag, equals, value = each.partition("=")
@@ -471,9 +483,5 @@ def _hidden(flag: str, value: str) -> str:
     return _SECRETS[flag].format(value.partition("=")[0])
 
 
-sink = copy(publish)
-sink.name = "sink"
-sink.short_help = "The same as publish."
-
-for job in (materialize, project, archive, restore, snapshot, publish, sink):
+for job in (materialize, project, archive, restore, snapshot, publish):
     pipeline.add_command(job)

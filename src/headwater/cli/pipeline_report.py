@@ -1,4 +1,4 @@
-"""What `headwater pipeline status` prints."""
+"""Reports on pipelines: what `status` prints, and the sentence that ends a run."""
 
 import os
 import shlex
@@ -30,7 +30,7 @@ def print_statuses(
     token: str | None,
     as_json: bool,
 ) -> bool:
-    """Print where each pipeline stands; False where something could not be found out."""
+    """Print the status of each pipeline, and return whether all of it could be determined."""
     from headwater.errors import HeadwaterError
     from headwater.spark.pipelines import status_of_checkpoint
 
@@ -41,7 +41,7 @@ def print_statuses(
         whole = folder.resolve()
         asks.append((folder, partial(status_of_checkpoint, whole, url=url, token=token)))
     for place, ask in asks:
-        progress.show(f"Asking for the streams of {place} …")
+        progress.show(f"Reading the status of {place} …")
         try:
             status = ask()
         except HeadwaterError as error:
@@ -76,47 +76,47 @@ def _lines(status: "Status") -> list[str]:
 
     runs = f"runs in process {status.runs_in}" if status.runs_in else "is not running"
     if not status.is_local:
-        runs = "may be running"  # its lock is not to be seen either
+        runs = "may be running"  # its lock is on another machine, too
     lines = [f"{status.name} ({status.kind}) {runs}."]
     if status.known:
         lines.append(f"  {status.known}")
     elif not status.checkpoint:
-        pass  # it keeps none: what there is to know, the server knows
+        pass  # it has none: the server has all of its state
     elif not status.is_local:
         where = "at the Connect server" if status.is_remote else "on another machine"
-        lines.append(f"  checkpoint {status.checkpoint} is {where}: how far it is can't be seen")
+        lines.append(f"  checkpoint {status.checkpoint} is {where}: its progress is not known")
     elif status.committed is None:
         lines.append(f"  no batch is committed; checkpoint {status.checkpoint}")
     else:
-        begun = ", the next is begun" if status.committed.is_next_begun else ""
+        next_batch = ", the next has started" if status.committed.is_next_begun else ""
         lines.append(
-            f"  batch {status.committed.batch} is committed, begun {_ago(status.age or 0)} ago"
-            f"{begun}; checkpoint {status.checkpoint}"
+            f"  batch {status.committed.batch} is committed, started {_ago(status.age or 0)} ago"
+            f"{next_batch}; checkpoint {status.checkpoint}"
         )
     if status.unanswered:
-        lines.append(f"  how much there is to do is not known: {status.unanswered}")
-        lines += _goes_on(status.committed)
+        lines.append(f"  the remaining work is not known: {status.unanswered}")
+        lines += _positions(status.committed)
     if status.streams:
         count = counted(len(status.streams), "streams")
         lag = sized(status.lag_bytes) if status.lag_bytes else "nothing"
         lines.append(f"  {count}, {lag} to do")
-    behind = sorted(status.streams, key=lambda stream: (-stream.bytes, stream.path))
-    for stream in behind[:_MOST_STREAMS]:
+    by_lag = sorted(status.streams, key=lambda stream: (-stream.bytes, stream.path))
+    for stream in by_lag[:_MOST_STREAMS]:
         closed = ", closed" if stream.closed else ""
         lines.append(
             f"    {stream.path}  {sized(stream.bytes)}"
             f" from {stream.offset} to {stream.tail}{closed}"
         )
-    lines += _more(len(behind))
-    lines += [f"    {path}  is gone from the server" for path in status.gone]
+    lines += _more(len(by_lag))
+    lines += [f"    {path}  no longer exists on the server" for path in status.gone]
     return lines
 
 
-def _goes_on(committed: "Committed | None") -> list[str]:
-    """Tell where the streams go on, which the checkpoint alone knows."""
+def _positions(committed: "Committed | None") -> list[str]:
+    """List where the streams continue, according to the checkpoint."""
     offsets = {} if committed is None else committed.offsets
     paths = sorted(offsets)[:_MOST_STREAMS]
-    return [f"    {path}  goes on from {offsets[path]}" for path in paths] + _more(len(offsets))
+    return [f"    {path}  continues from {offsets[path]}" for path in paths] + _more(len(offsets))
 
 
 def _more(streams: int) -> list[str]:
@@ -168,13 +168,13 @@ def _streams(status: "Status") -> list[dict[str, Any]]:
     ]
 
 
-# The sentence that ends a pipeline: what happened, and what to do next where that helps.
+# --- The closing sentence
 
-_BEFORE: Final = ", all of which were there before"
+_BEFORE: Final = ", all of which existed already"
 
 
 def summary(outcome: "Outcome") -> str:
-    """Tell how a pipeline has ended."""
+    """Return the sentence that reports how a pipeline has ended."""
     took = f"in {outcome.seconds:.1f} s"
     if outcome.summary is not None:
         return f"{outcome.name} is done: {_JOBS[outcome.kind](outcome.summary, outcome, took)}"
@@ -186,7 +186,7 @@ def summary(outcome: "Outcome") -> str:
 
 
 def _batches(outcome: "Outcome", took: str) -> str:
-    """Tell what a streaming query has done."""
+    """Report what a streaming query has done."""
     from headwater.spark.pipelines.progress import lasting, sized
 
     figures = outcome.figures
@@ -195,54 +195,54 @@ def _batches(outcome: "Outcome", took: str) -> str:
         return f"{nothing} {took}."
     lag = f"{sized(figures.lag_bytes)} to do" if figures.lag_bytes else "up to date"
     if figures.batch_lag_seconds is not None:
-        behind = lasting(figures.batch_lag_seconds)
-        lag += f"; the last events were in the tables {behind} after they were persisted"
-    batches = "1 batch" if figures.batches == 1 else f"{figures.batches:,} batches"
+        delay = lasting(figures.batch_lag_seconds)
+        lag += f"; the last events were in the tables {delay} after they were persisted"
+    batches = counted(figures.batches, "batches", "batch")
     return (
         f"{counted(figures.rows, 'rows')}, {sized(figures.bytes)} in {batches} up to number "
-        f"{figures.batch}, {outcome.seconds:.1f} s; {lag}.{_aside(outcome)}"
+        f"{figures.batch}, {outcome.seconds:.1f} s; {lag}.{_quarantined(outcome)}"
     )
 
 
-def _aside(outcome: "Outcome") -> str:
+def _quarantined(outcome: "Outcome") -> str:
     count = outcome.figures.aside
     if not count:
         return ""
-    messages = f"{counted(count, 'messages')} {'was' if count == 1 else 'were'} kept aside"
-    return f" {messages}: the table {outcome.place}/_quarantine says why."
+    messages = f"{counted(count, 'messages')} {'was' if count == 1 else 'were'} quarantined"
+    return f" {messages}: the reasons are in the table {outcome.place}/_quarantine."
 
 
 def _snapshotted(done: "Snapshotted", outcome: "Outcome", took: str) -> str:
     from headwater.spark.pipelines.progress import sized
 
-    entities = "1 entity" if done.entities == 1 else counted(done.entities, "entities")
+    entities = counted(done.entities, "entities", "entity")
     if done.appended == 0:
-        what = f"'{done.target}' has the {entities} of '{done.source}' already, and nothing was "
+        what = f"'{done.target}' already has the {entities} of '{done.source}', and nothing was "
         what += f"written {took}"
     else:
         are = "is" if done.entities == 1 else "are"
         what = f"{entities} of '{done.source}' {are} in '{done.target}': "
         what += f"{sized(done.appended)} were written {took}"
-        what += ", behind what an earlier run had left" if done.resumed else ""
-    url = ("--url", outcome.url) if outcome.url != _usual_url() else ()
+        what += ", after those that an earlier run had written" if done.resumed else ""
+    url = ("--url", outcome.url) if outcome.url != _default_url() else ()
     words = ("headwater", "state", "show", done.source, "--snapshot", done.target, *url)
-    readers = f"Readers go on in '{done.source}' from offset {done.offset}"
+    readers = f"Readers continue in '{done.source}' from offset {done.offset}"
     return f"{what}. {readers}: {shlex.join(words)}"
 
 
-def _usual_url() -> str:
-    """Give the server that a command asks where none is typed."""
+def _default_url() -> str:
+    """Return the server that a command uses without --url."""
     return os.environ.get("HEADWATER_URL") or DEFAULT_URL
 
 
 def _published(done: "Published", outcome: "Outcome", took: str) -> str:
     ends = f"It ends at offset {done.offset}."
     if done.txid is None:
-        what = f"'{outcome.place}' has everything already, and nothing was appended"
+        what = f"'{outcome.place}' is up to date, and nothing was appended"
         return f"{what} {took}. {ends}"
     counts = {"inserts": done.inserts, "updates": done.updates, "deletes": done.deletes}
-    told = [counted(number, unit) for unit, number in counts.items() if number]
-    changes = " and ".join(filter(None, (", ".join(told[:-1]), told[-1])))
+    parts = [counted(number, unit) for unit, number in counts.items() if number]
+    changes = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     were = "was" if sum(counts.values()) == 1 else "were"
     appended = f"{changes} {were} appended to '{outcome.place}' {took}"
     return f"{appended}, as transaction {done.txid}. {ends}"
@@ -260,10 +260,10 @@ def _restored(done: "Restored", outcome: "Outcome", took: str) -> str:
         size += f", of which {sized(appended)} were missing" if appended else _BEFORE
     if len(done.streams) != 1:
         streams = counted(len(done.streams), "streams")
-        return f"{streams} of {outcome.place} are back {took}: {size}."
+        return f"{streams} of {outcome.place} were restored {took}: {size}."
     (one,) = done.streams
     closed = " and is closed" if one.closed else ""
-    return f"'{one.path}' is back {took}: {size}. It ends at offset {one.offset}{closed}."
+    return f"'{one.path}' was restored {took}: {size}. It ends at offset {one.offset}{closed}."
 
 
 _JOBS: Final[Mapping[str, Callable[[Any, "Outcome", str], str]]] = {
@@ -271,16 +271,16 @@ _JOBS: Final[Mapping[str, Callable[[Any, "Outcome", str], str]]] = {
     "publish": _published,
     "restore": _restored,
 }
-"""By kind, what makes a sentence of what the job has told."""
+"""By kind of job, the function that formats its result."""
 
 
 def _there(outcome: "Outcome") -> str:
-    """Tell how much of a job's work is in its streams, which the next run goes on with."""
+    """Report how much of a job is done, after which the next run continues."""
     from headwater.spark.pipelines.progress import sized
 
     figures = outcome.figures
     if outcome.total_rows is not None:
-        return f"{figures.rows:,} of {outcome.total_rows:,} changes are there"
+        return f"{figures.rows:,} of {outcome.total_rows:,} changes were appended"
     if outcome.total_bytes is not None:
-        return f"{sized(figures.bytes)} of {sized(outcome.total_bytes)} are there"
+        return f"{sized(figures.bytes)} of {sized(outcome.total_bytes)} were written"
     return f"{sized(figures.bytes)} were written" if figures.bytes else "nothing was written"

@@ -1,9 +1,13 @@
-"""Running pipelines from the command line: progress, Ctrl-C, and a closing sentence."""
+"""Spark sessions of `headwater pipeline`: running pipelines, stopping them, and checking them.
+
+A run shows progress, stops after the current batch on Ctrl-C, and ends with one sentence per
+pipeline. What Java and its Python workers write goes to a log file, not to the terminal. A check
+reads all files first, and then analyses them in one Spark session.
+"""
 
 import logging
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import click
 
+from headwater.cli._io import SignalGuard
 from headwater.cli._progress import Progress
 from headwater.cli.pipeline_report import summary
 from headwater.errors import CheckpointTaken, CheckpointUnwritable, HeadwaterError, NoSpark
@@ -28,23 +33,21 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Read: TypeAlias = "tuple[Pipeline | None, list[Problem]]"
 
-_NOTHING: Final = "Nothing was started: mend what is above."
-_LOOK_SECONDS: Final = 0.2
+_NOT_STARTED: Final = "Nothing was started: fix the errors above."
+_POLL_SECONDS: Final = 0.2
 _LINE_SECONDS: Final = 10.0
 
 
 def run_options(command: Command) -> Command:
-    """Give a command the options that say how pipelines run."""
+    """Add the options that control how pipelines run."""
     for option in reversed(
         (
             click.option(
                 "--once",
-                "--available-now",
-                "once",
                 is_flag=True,
-                help="Do what there is to do now, and end, whatever trigger is set.",
+                help="Process the data that is there now, then end, whatever the trigger is.",
             ),
-            click.option("--master", metavar="URL", help="Spark master; local[*] by default."),
+            click.option("--master", metavar="URL", help="Spark master.  [default: local[*]]"),
             click.option(
                 "--remote", metavar="URL", help="Spark Connect server, such as sc://host:15002."
             ),
@@ -53,13 +56,13 @@ def run_options(command: Command) -> Command:
                 "metrics_port",
                 type=click.IntRange(0, 65535),
                 metavar="PORT",
-                help="Serve figures for Prometheus at http://127.0.0.1:PORT/metrics.",
+                help="Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics.",
             ),
             click.option(
                 "--metrics-file",
                 type=click.Path(dir_okay=False, path_type=Path),
                 metavar="FILE",
-                help="Write figures for Prometheus to a file, whenever they change.",
+                help="Write metrics for Prometheus to a file whenever they change.",
             ),
         )
     ):
@@ -67,19 +70,19 @@ def run_options(command: Command) -> Command:
     return command
 
 
-def refuse_places(master: str | None, remote: str | None) -> None:
-    """Refuse flags that name two places for a session, or one that is none."""
+def check_session_options(master: str | None, remote: str | None) -> None:
+    """Refuse --master together with --remote, and an invalid --remote."""
     from headwater.spark.pipelines.rules import NO_REMOTE, is_remote
 
     if master is not None and remote is not None:
-        raise click.UsageError("--master and --remote exclude each other: a session is on one.")
+        raise click.UsageError("--master and --remote exclude each other.")
     if remote is not None and not is_remote(remote):
         raise click.UsageError(f"--remote {NO_REMOTE.format(remote)}")
 
 
 @contextmanager
-def with_spark_installed() -> Iterator[None]:
-    """Turn what fails in a block into one sentence, also where there is no Spark."""
+def spark_errors_reported() -> Iterator[None]:
+    """Report a failure in a block as one sentence, also if Spark is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -91,18 +94,18 @@ def with_spark_installed() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
 
 
-def hush_spark() -> None:
-    """Keep PySpark from logging errors that are told as one sentence anyway."""
+def silence_spark() -> None:
+    """Keep PySpark from logging errors that are reported as one sentence."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    # Py4J tells the root logger itself when Java ends during a call.
+    # Py4J logs to the root logger when Java ends during a call.
     logging.getLogger().addFilter(lambda it: "while sending command" not in str(it.msg))
 
 
-def _hush_the_end(spark: "SparkSession") -> None:
+def _silence_shutdown(spark: "SparkSession") -> None:
     """Keep PySpark's thread for accumulators from printing a stack trace when Java has ended."""
     server: Any = getattr(getattr(spark, "_sc", None), "_accumulatorServer", None)
-    if server is not None:  # a Connect client has none
+    if server is not None:  # a Connect client has no such server
         server.handle_error = lambda *_: None
 
 
@@ -117,12 +120,12 @@ def run_pipelines(
     metrics_file: Path | None = None,
     again: str,
 ) -> None:
-    """Run pipelines to their end, or until somebody stops them; `again` is how to go on."""
+    """Run pipelines until they end or are stopped; `again` is the command that continues."""
     from msgspec.structs import replace
 
     from headwater.spark.pipelines.values import AVAILABLE_NOW
 
-    refuse_places(master, remote)
+    check_session_options(master, remote)
     placed = [(each and each.placed(master, remote), problems) for each, problems in found]
     pipelines = _checked(placed, files)
     if once:
@@ -134,56 +137,48 @@ def run_pipelines(
     failed = [outcome for outcome in outcomes if outcome.how == "failed"]
     if failed:
         reasons = "\n".join(f"Error: {_failure(outcome)}" for outcome in failed)
-        more = f"What Spark says itself is in {log}"
-        click.echo(f"{reasons}\n{more}\nGo on, once that is mended, with: {again}", err=True)
+        more = f"The log of Spark is {log}"
+        click.echo(f"{reasons}\n{more}\nOnce the cause is fixed, continue with: {again}", err=True)
         raise SystemExit(1)
-    forget(log)
+    remove_log(log)
     if stop.number is not None:
-        click.echo(f"Go on with: {again}", err=True)
+        click.echo(f"Continue with: {again}", err=True)
         raise SystemExit(128 + stop.number)
 
 
-class StopRequest:
-    """Ctrl-C, or a supervisor's SIGTERM: the first is a wish, the second ends the process."""
+class StopRequest(SignalGuard):
+    """SIGINT or SIGTERM: the first stops after the current batch, the second ends the process."""
 
     def __init__(self) -> None:
+        super().__init__(signal.SIGINT, signal.SIGTERM)
         self.number: int | None = None
-        self.last_words = ""
-        """What has failed so far: it is told also where the second signal leaves no time."""
-        self._before: dict[int, Any] = {}
+        self.failures = ""
+        """Failures so far, which are also printed when the second signal ends the process."""
         self._stderr = 2
 
     def __enter__(self) -> Self:
-        self._stderr = os.dup(2)  # the terminal, also while Java is started
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.getsignal(number)
-        self.listen()
-        return self
+        self._stderr = os.dup(2)  # the terminal, also while Java is being started
+        return super().__enter__()
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         os.close(self._stderr)
 
-    def listen(self) -> None:
-        """Take the signals; Spark takes SIGINT for itself when a session is started."""
-        for number, before in self._before.items():
-            # A job in the background ignores SIGINT, and goes on doing so.
-            signal.signal(number, signal.SIG_IGN if before is signal.SIG_IGN else self._take)
-
-    def _take(self, number: int, _frame: FrameType | None) -> None:
+    def _received(self, number: int, _frame: FrameType | None) -> None:
         if self.number is None:
             self.number = number
-            text = "\nStopping after this batch; once more stops at once, which loses nothing.\n"
+            text = (
+                "\nStopping after the current batch; a second signal stops at once, without loss.\n"
+            )
             os.write(self._stderr, text.encode())
         else:
-            text = "\nStopped at once; the batch is done again by the next run.\n"
-            os.write(self._stderr, f"{text}{self.last_words}".encode())
-            os._exit(128 + number)  # Spark's Java ends with us
+            text = "\nStopped at once; the next run repeats the interrupted batch.\n"
+            os.write(self._stderr, f"{text}{self.failures}".encode())
+            os._exit(128 + number)  # Spark's Java process ends with this one
 
 
 def _checked(found: "Sequence[Read]", files: Sequence[str]) -> "list[Pipeline]":
-    """Give the pipelines if they can run; warnings are told, errors end the command."""
+    """Print the problems of the pipelines, and return the pipelines if there is no error."""
     from headwater.spark.pipelines import before_spark
     from headwater.spark.pipelines.problems import are_fatal
 
@@ -193,17 +188,19 @@ def _checked(found: "Sequence[Read]", files: Sequence[str]) -> "list[Pipeline]":
         if pipeline is not None and not are_fatal(problems):
             problems.extend(before_spark(pipeline))
             if pipeline.name in names:
-                click.echo(f"{file}: error: name: {names[pipeline.name]} has it too", err=True)
+                click.echo(
+                    f"{file}: error: name: {names[pipeline.name]} has the same name", err=True
+                )
                 failed = True
             names[pipeline.name] = file
         for problem in problems:
             click.echo(f"{file}: {problem}", err=True)
         failed = failed or are_fatal(problems)
     if failed:
-        raise click.ClickException(_NOTHING)
+        raise click.ClickException(_NOT_STARTED)
     pipelines = [pipeline for pipeline, _ in found if pipeline is not None]
     for pipeline in pipelines:
-        _refuse_taken(pipeline)  # said before Spark is started, which takes a while
+        _refuse_taken(pipeline)  # before Spark is started, which takes a while
     return pipelines
 
 
@@ -223,40 +220,42 @@ def _run(
     metrics_port: int | None,
     metrics_file: Path | None,
 ) -> "tuple[list[Outcome], Path]":
-    """Give how the pipelines have ended, and where Spark has written."""
+    """Run the pipelines, and return their outcomes and the log file of Spark."""
     from headwater.spark.pipelines import Meter, Outcome, open_session, running
     from headwater.spark.pipelines.metrics_server import serving
 
-    hush_spark()
+    silence_spark()
     with ExitStack() as stack:
-        progress = Progress()
+        progress = Progress(every=_LINE_SECONDS)
         meter = Meter(*_exports(pipelines, metrics_file, stack))
         if metrics_port is not None:
             url = stack.enter_context(serving(metrics_port, meter.text))
-            click.echo(f"Figures are at {url}", err=True)
+            click.echo(f"Metrics are at {url}", err=True)
         is_remote = any(pipeline.remote for pipeline in pipelines)
         log = log_of([] if is_remote else pipelines)
-        click.echo(f"Starting Spark, which writes to {log} …", err=True)
+        click.echo(f"Starting Spark, which logs to {log} …", err=True)
         try:
             with java_writes_to(log):
                 session = open_session(pipelines)
             stack.callback(_end_spark, session)
-            _hush_the_end(session.spark)
+            _silence_shutdown(session.spark)
             stop.listen()
         except KeyboardInterrupt:
-            stop.number = signal.SIGINT  # from Spark's own handler, before ours is back
+            stop.number = (
+                signal.SIGINT
+            )  # raised by Spark's own handler, before ours is installed again
         found = (
             _found_by_spark(session.spark, pipelines, files, progress)
             if stop.number is None
             else []
         )
         progress.clear()
-        # The stop first: a supervisor ends Spark's Java together with us, which is no error.
+        # The stop first: a supervisor ends Spark's Java with this process, which is no error.
         if stop.number is not None:
             return [Outcome.of_none(pipeline.name) for pipeline in pipelines], log
         if found:
             click.echo("\n".join(found), err=True)
-            raise click.ClickException(_NOTHING)
+            raise click.ClickException(_NOT_STARTED)
         try:
             with running(session.spark, pipelines, meter, is_remote=is_remote) as runner:
                 _watch(runner, stop, progress)
@@ -271,13 +270,13 @@ def _found_by_spark(
     files: Sequence[str],
     progress: Progress,
 ) -> list[str]:
-    """Tell the errors of all pipelines before the first starts: none has done a thing then."""
+    """Return the errors of all pipelines, before any of them is started."""
     from headwater.spark.pipelines import with_spark
     from headwater.spark.pipelines.failures import UNANSWERED, reason_of
 
     lines: list[str] = []
     for pipeline, file in zip(pipelines, files, strict=True):
-        progress.show(f"Spark looks at {file} …")
+        progress.show(f"Spark is analysing {file} …")
         try:
             found = with_spark(spark, pipeline, dry_run=False)
         except UNANSWERED as error:
@@ -289,14 +288,14 @@ def _found_by_spark(
 def _end_spark(session: "OpenedSession") -> None:
     from headwater.spark.pipelines.failures import UNANSWERED
 
-    with suppress(*UNANSWERED):  # it may have ended before
+    with suppress(*UNANSWERED):  # Spark may have ended before
         session.close()
 
 
 def _exports(
     pipelines: "Sequence[Pipeline]", metrics_file: Path | None, stack: ExitStack
 ) -> "list[Told]":
-    """Open where figures go, besides to the terminal."""
+    """Open the files and streams that receive metrics."""
     from headwater.spark.pipelines.metrics import MetricsFile
     from headwater.spark.pipelines.metrics_stream import appending
     from headwater.spark.pipelines.status import client_of
@@ -323,31 +322,24 @@ def _only(name: str, told: "Told") -> "Told":
 
 
 def _watch(runner: "Runner", stop: StopRequest, progress: Progress) -> None:
-    """Show how it goes until everything has ended."""
-    is_terminal = sys.stderr.isatty()
-    next_line = time.monotonic() + _LINE_SECONDS
-    last = ""
-    told: set[str] = set()
-    while _goes_on(runner, stop):
+    """Show progress until all pipelines have ended."""
+    reported: set[str] = set()
+    while _is_running(runner, stop):
         outcomes = runner.outcomes()
         for outcome in outcomes:
-            if outcome.how == "failed" and outcome.name not in told:
-                told.add(outcome.name)
-                stop.last_words += f"Error: {_failure(outcome)}\n"
+            if outcome.how == "failed" and outcome.name not in reported:
+                reported.add(outcome.name)
+                stop.failures += f"Error: {_failure(outcome)}\n"
                 progress.clear()
-                click.echo(f"{_failure(outcome)} The others stop after their batch.", err=True)
-        text = "  |  ".join(_told(outcome) for outcome in outcomes)
-        if is_terminal:
-            progress.show(text)
-        elif time.monotonic() >= next_line and text != last:
-            next_line = time.monotonic() + _LINE_SECONDS
-            last = text
-            click.echo(text, err=True)
-        time.sleep(_LOOK_SECONDS)
+                click.echo(
+                    f"{_failure(outcome)} The others stop after their current batch.", err=True
+                )
+        progress.show("  |  ".join(_progress_of(outcome) for outcome in outcomes))
+        time.sleep(_POLL_SECONDS)
 
 
-def _goes_on(runner: "Runner", stop: StopRequest) -> bool:
-    # The stop first: a supervisor ends Spark's Java together with us, which is no failure then.
+def _is_running(runner: "Runner", stop: StopRequest) -> bool:
+    # The stop first: a supervisor ends Spark's Java with this process, which is no failure.
     if stop.number is not None and not runner.is_stopping:
         runner.ask_to_stop()
     return runner.look()
@@ -357,7 +349,7 @@ def _failure(outcome: "Outcome") -> str:
     return f"The pipeline {outcome.name} has failed: {outcome.reason}"
 
 
-def _told(outcome: "Outcome") -> str:
+def _progress_of(outcome: "Outcome") -> str:
     from headwater.spark.pipelines.progress import reached, told
 
     figures = outcome.figures
@@ -370,14 +362,14 @@ def _told(outcome: "Outcome") -> str:
     return f"{outcome.name}: {writing}{text}"
 
 
-# Where Java and its Python workers write: to a file, not between the lines that a person reads.
+# --- The log of Java and its Python workers
 
 LOG_NAME: Final = "headwater-spark.log"
 _STDERR: Final = 2
 
 
 def log_of(pipelines: "Sequence[Pipeline]") -> Path:
-    """Choose the file: in the first checkpoint that is on this machine, else a temporary one."""
+    """Return the log file: in the first local checkpoint, otherwise a temporary file."""
     from headwater.spark.pipelines.checkpoints import local_folder
 
     for pipeline in pipelines:
@@ -391,15 +383,15 @@ def log_of(pipelines: "Sequence[Pipeline]") -> Path:
     return Path(tempfile.gettempdir()) / f"{os.getpid()}-{LOG_NAME}"
 
 
-def forget(log: Path) -> None:
-    """Remove the log of what went well, unless it is a checkpoint's, which has one of each run."""
+def remove_log(log: Path) -> None:
+    """Remove the log of a successful run, unless it is in a checkpoint."""
     if log.name != LOG_NAME:
         log.unlink(missing_ok=True)
 
 
 @contextmanager
 def java_writes_to(log: Path) -> Iterator[None]:
-    """Start Java in this block: what it inherits as its standard error is the file."""
+    """Start Java in this block: the file becomes the standard error that it inherits."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships without types
     from pyspark.errors import PySparkException
 
@@ -409,7 +401,7 @@ def java_writes_to(log: Path) -> Iterator[None]:
         file = log.open("wb")
     except OSError as error:
         raise CheckpointUnwritable(str(log.parent), error.strerror or str(error)) from None
-    kept = os.dup(_STDERR)
+    previous = os.dup(_STDERR)
     with file:
         os.dup2(file.fileno(), _STDERR)
     try:
@@ -417,19 +409,19 @@ def java_writes_to(log: Path) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         raise click.ClickException(f"Spark did not start: {reason_of(error)} See {log}") from None
     finally:
-        os.dup2(kept, _STDERR)
-        os.close(kept)
+        os.dup2(previous, _STDERR)
+        os.close(previous)
 
 
-# What `headwater pipeline check` does: all files without Spark first, then with one Spark.
+# --- check
 
 _SESSION: Final = ("master", "remote", "spark", "java")
 _NOT_READ: Final = frozenset({"source.stream", "checkpoint"})
-"""What a query over no streams, with a checkpoint of its own, does without."""
+"""Settings that a dry run over empty inputs, with a checkpoint of its own, does not need."""
 
 
 class _Checked:
-    """A file, and what was found wrong with it so far."""
+    """A file, with the problems found so far."""
 
     def __init__(
         self, file: Path, pipeline: "Pipeline | None", problems: "Sequence[Problem]"
@@ -441,18 +433,18 @@ class _Checked:
 
     @property
     def wrong(self) -> set[str]:
-        """Give the places that are not what they should be."""
+        """The settings with an error, or whose value is unknown."""
         return {one.where for one in self.problems if not one.is_warning} | self.unknown
 
 
 def check_files(
     files: Sequence[Path], *, master: str | None, remote: str | None
 ) -> tuple[int, int]:
-    """Print what is wrong with each file; gives how many errors and warnings there are."""
+    """Print the problems of each file, and return the numbers of errors and warnings."""
     from headwater.errors import HeadwaterError
     from headwater.spark.pipelines import Problem
 
-    refuse_places(master, remote)
+    check_session_options(master, remote)
     progress = Progress()
     found = []
     for file in files:
@@ -469,7 +461,7 @@ def check_files(
 
 
 def _read_and_check(file: Path, master: str | None, remote: str | None) -> _Checked:
-    """Read a file as far as that goes, and look at all that it says."""
+    """Read as much of a file as is valid, and check it without Spark."""
     from headwater.spark.pipelines import before_spark, read_partly
 
     read = read_partly(file)
@@ -482,7 +474,7 @@ def _read_and_check(file: Path, master: str | None, remote: str | None) -> _Chec
 
 
 def _analyse(found: Sequence[_Checked], progress: Progress) -> None:
-    """Have one Spark session look at every pipeline that says which one it needs."""
+    """Check each pipeline whose session settings are valid in one Spark session."""
     from headwater.spark.pipelines import open_session, with_spark
     from headwater.spark.pipelines.problems import is_known
 
@@ -494,7 +486,7 @@ def _analyse(found: Sequence[_Checked], progress: Progress) -> None:
     ]
     if not ready:
         return
-    hush_spark()
+    silence_spark()
     progress.show("Starting Spark …")
     log = log_of([])
     with java_writes_to(log):
@@ -502,7 +494,7 @@ def _analyse(found: Sequence[_Checked], progress: Progress) -> None:
     is_local = not any(pipeline.remote for _, pipeline in ready)
     try:
         for checked, pipeline in ready:
-            progress.show(f"Spark looks at {checked.file} …")
+            progress.show(f"Spark is analysing {checked.file} …")
             wrong = checked.wrong
             is_whole = not wrong - _NOT_READ
             checked.problems += with_spark(
@@ -510,7 +502,7 @@ def _analyse(found: Sequence[_Checked], progress: Progress) -> None:
             )
     finally:
         session.close()
-        forget(log)
+        remove_log(log)
 
 
 def _print_problems(found: Sequence[_Checked]) -> tuple[int, int]:
@@ -523,5 +515,5 @@ def _print_problems(found: Sequence[_Checked]) -> tuple[int, int]:
             errors += not problem.is_warning
             warnings += problem.is_warning
         if not checked.problems:
-            click.echo(f"{checked.file}: fine")
+            click.echo(f"{checked.file}: no problems")
     return errors, warnings

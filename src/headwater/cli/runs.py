@@ -1,4 +1,4 @@
-"""`headwater runs`: the logs of workflow runs, and what the runs look like."""
+"""`headwater runs`: the logs of workflow runs, and the state of the runs."""
 
 import sys
 from collections.abc import Iterator
@@ -7,24 +7,31 @@ from typing import Any
 
 import click
 
-from headwater.cli._io import url_option
+from headwater.cli._io import OrderedGroup, connected, counted, server_target, url_option
 from headwater.cli._progress import Progress
-from headwater.cli.subscriptions import InOrder, connected
 
 _BATCH = 500
 
 
-@click.group(cls=InOrder)
+@click.group(cls=OrderedGroup)
 def runs() -> None:
     """List, show, follow, append to and verify workflow runs."""
 
 
 @runs.command("list")
 @click.option("--status", help="Only runs with this status, such as RUNNING.")
-@click.option("--created-from", metavar="TIME", help="Only runs since then, as 2026-02-11T10:00Z.")
-@click.option("--created-before", metavar="TIME", help="Only runs before then.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Runs at most."
+    "--created-from",
+    metavar="TIME",
+    help="Only runs created at or after TIME, such as 2026-02-11T10:00Z.",
+)
+@click.option("--created-before", metavar="TIME", help="Only runs created before TIME.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Maximum number of runs.",
 )
 @url_option
 def list_(
@@ -34,12 +41,12 @@ def list_(
     limit: int,
     url: str,
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, newest first."""
     from headwater.runs import calls
 
     count = 0
     after: str | None = None
-    with connected("", url) as client:
+    with connected(server_target(url)) as client:
         while True:
             page = client.run(
                 calls.page(
@@ -53,19 +60,22 @@ def list_(
             )
             for info in page.runs:
                 began = info.created_at.strftime("%Y-%m-%d %H:%M:%S")
-                click.echo(f"{info.run_id}  {info.status}  {began}  {info.last_event_seq} events")
+                events = counted(info.last_event_seq, "events")
+                click.echo(f"{info.run_id}  {info.status}  {began}  {events}")
             count += len(page.runs)
             after = page.next
             if after is None or count >= limit:
                 break
     more = "; there are more, see --limit" if after is not None else ""
-    click.echo(f"{count} runs{more}.", err=True)
+    click.echo(f"{counted(count, 'runs')}{more}.", err=True)
 
 
 @runs.command()
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print the snapshot as one JSON object.")
-@click.option("--replay", is_flag=True, help="Replay the whole log instead of the kept snapshot.")
+@click.option(
+    "--replay", is_flag=True, help="Replay the whole log instead of using the stored snapshot."
+)
 @url_option
 def show(run: str, as_json: bool, replay: bool, url: str) -> None:
     """Show a run with its steps as a tree."""
@@ -75,7 +85,7 @@ def show(run: str, as_json: bool, replay: bool, url: str) -> None:
     from headwater.runs.drawing import draw
     from headwater.runs.values import snapshot_to_wire
 
-    with connected(run, url) as client:
+    with connected(server_target(url, run)) as client:
         snapshot = client.run(calls.snapshot(url, run, replayed=replay))
     if as_json:
         click.echo(msgspec.json.encode(snapshot_to_wire(snapshot)).decode())
@@ -86,11 +96,11 @@ def show(run: str, as_json: bool, replay: bool, url: str) -> None:
 
 @runs.command()
 @click.argument("run")
-@click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this runSeq.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Start after this runSeq.")
 @click.option("--json", "as_json", is_flag=True, help="Print each event as JSON.")
 @url_option
 def follow(run: str, after: int, as_json: bool, url: str) -> None:
-    """Print the events of a run as they come, until it has ended or Ctrl-C."""
+    """Print the events of a run as they arrive, until the run has ended or Ctrl-C."""
     import msgspec
 
     from headwater.runs.events import event_to_wire
@@ -101,7 +111,7 @@ def follow(run: str, after: int, as_json: bool, url: str) -> None:
     fold = Fold(run)
     last = after
     try:
-        with connected(run, url) as client:
+        with connected(server_target(url, run)) as client:
             for event in tail(client, run, 0):
                 fold.apply(event)
                 if event.run_seq > after:
@@ -116,7 +126,7 @@ def follow(run: str, after: int, as_json: bool, url: str) -> None:
                     click.echo(f"Run {run} is {fold.run.status}.", err=True)
                     return
     except KeyboardInterrupt:
-        click.echo(f"Go on with: headwater runs follow {run} --after {last}", err=True)
+        click.echo(f"Continue with: headwater runs follow {run} --after {last}", err=True)
 
 
 @runs.command()
@@ -124,9 +134,9 @@ def follow(run: str, after: int, as_json: bool, url: str) -> None:
 @click.argument("event_type", metavar="TYPE")
 @click.argument("data", required=False)
 @click.option("--plan-version", default="1", show_default=True, help="Part of the event's key.")
-@click.option("--step", help="The step that the event is about.")
-@click.option("--attempt", type=click.IntRange(1), help="The attempt of the step.")
-@click.option("--signal", help="The signal that caused it.")
+@click.option("--step", help="Step that the event belongs to.")
+@click.option("--attempt", type=click.IntRange(1), help="Attempt of the step.")
+@click.option("--signal", help="Signal that caused the event.")
 @url_option
 def append(
     run: str,
@@ -138,10 +148,10 @@ def append(
     signal: str | None,
     url: str,
 ) -> None:
-    """Append an event of a TYPE with its DATA as JSON; with - as TYPE, events from standard input.
+    """Append an event of type TYPE with DATA as JSON; with - as TYPE, events from standard input.
 
-    Standard input holds one event of the contract as JSON on each line. Appending the same event
-    again changes nothing.
+    Each line of standard input is one event of the State Store Contract as JSON. Appending the same
+    event again has no effect.
     """
     from headwater.errors import HeadwaterError
     from headwater.runs import calls, new_event
@@ -149,7 +159,7 @@ def append(
 
     written = known = 0
     progress = Progress()
-    with connected(run, url) as client:
+    with connected(server_target(url, run)) as client:
         try:
             if event_type == "-":
                 batches: Any = (
@@ -173,15 +183,17 @@ def append(
                 written += sum(result.persisted for result in results)
                 known += sum(result.idempotent for result in results)
                 last = results[-1].run_seq
-                progress.show(f"{written + known} events …")
+                progress.show(f"{counted(written + known, 'events')} appended")
         except HeadwaterError:
             progress.clear()
             if written or known:
-                click.echo(f"{written + known} events were appended before that.", err=True)
+                click.echo(
+                    f"{counted(written + known, 'events')} appended before the failure.", err=True
+                )
             raise
     progress.clear()
-    again = f", {known} were there before" if known else ""
-    click.echo(f"Appended {written} events to {run}{again}; the last is number {last}.")
+    again = f", {known:,} existed already" if known else ""
+    click.echo(f"Appended {counted(written, 'events')} to {run}{again}; the last is number {last}.")
 
 
 def _lines() -> Iterator[list[dict[str, Any]]]:
@@ -190,7 +202,9 @@ def _lines() -> Iterator[list[dict[str, Any]]]:
         if line.strip():
             value = _json(line.decode(errors="replace"), f"line {number} ")
             if not isinstance(value, dict):
-                raise click.ClickException(f"Line {number} is no event: it is not an object.")
+                raise click.ClickException(
+                    f"Line {number} is not an event: it is not a JSON object."
+                )
             batch.append(value)
         if len(batch) == _BATCH:
             yield batch
@@ -212,19 +226,19 @@ def _json(text: str | None, where: str = "") -> Any:
 @click.argument("run")
 @url_option
 def verify(run: str, url: str) -> None:
-    """Read the whole log of a run and hold it, and the run's snapshot, against the contract."""
+    """Check the whole log of a run, and its snapshot, against the State Store Contract."""
     from headwater.runs import calls
     from headwater.runs.verifying import Verification
 
     found = Verification(run)
     progress = Progress()
     after = 0
-    with connected(run, url) as client:
+    with connected(server_target(url, run)) as client:
         while True:
             page = client.run(calls.fetch(url, run, after))
             found.take(page.events)
             after = page.last_event_seq
-            progress.show(f"{found.count} events …")
+            progress.show(f"{counted(found.count, 'events')} checked")
             if page.up_to_date:
                 break
         found.compare(client.run(calls.snapshot(url, run)))
@@ -234,18 +248,22 @@ def verify(run: str, url: str) -> None:
     for broken in found.broken:
         click.echo(f"BROKEN: {broken}")
     if found.broken:
-        raise click.ClickException(f"Run {run} breaks the contract in {len(found.broken)} places.")
-    click.echo(f"Run {run} keeps the contract: {found.count} events, {len(found.notes)} notes.")
+        places = counted(len(found.broken), "places")
+        raise click.ClickException(f"Run {run} violates the contract in {places}.")
+    click.echo(
+        f"Run {run} conforms to the contract: {counted(found.count, 'events')}, "
+        f"{counted(len(found.notes), 'notes')}."
+    )
 
 
 @runs.command()
 @click.argument("run")
-@click.confirmation_option(prompt="Delete the whole run for good?", help="Don't ask.")
+@click.confirmation_option(prompt="Delete the whole run for good?", help="Delete without asking.")
 @url_option
 def delete(run: str, url: str) -> None:
     """Delete a whole run; its id can't be used again."""
     from headwater.runs import calls
 
-    with connected(run, url) as client:
+    with connected(server_target(url, run)) as client:
         client.run(calls.delete(url, run))
     click.echo(f"Deleted run {run}.")

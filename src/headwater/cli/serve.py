@@ -1,4 +1,4 @@
-"""`headwater serve`: every setting is an option, and an environment variable of the same name."""
+"""`headwater serve`: every setting is an option and an environment variable."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -16,7 +16,7 @@ Command = Callable[..., None]
 
 
 def with_settings(command: Command) -> Command:
-    """Give a command one option for each setting."""
+    """Add one option for each setting."""
     for item in reversed(fields(Settings)):
         choices = item.metadata["choices"].split()
         kind: Any = click.Choice(choices) if choices else type(item.default)
@@ -41,8 +41,8 @@ def with_settings(command: Command) -> Command:
 def serve(**options: Any) -> None:
     """Start the stream server.
 
-    Stop it with Ctrl-C or SIGTERM: requests under way are answered, live readers are told where to
-    go on, then it exits.
+    Ctrl-C or SIGTERM stops it: requests in progress are answered, live readers receive the offset
+    at which to continue, then the server exits.
     """
     from headwater.server.listener import open_store
 
@@ -62,7 +62,7 @@ def serve_with(options: dict[str, Any], open_store: "Callable[[Settings], Store]
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(
-            f"'{options['store']}' can't be used as a store: {error.strerror or error}."
+            f"Can't use '{options['store']}' as a store: {error.strerror or error}."
         ) from None
     click.echo("Headwater has stopped.", err=True)
 

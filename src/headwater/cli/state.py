@@ -1,4 +1,7 @@
-"""`headwater state`: the state that a stream's events make, to see, to check and to take away."""
+"""`headwater state`: show, validate and export the state that the events of a stream add up to.
+
+An export is complete or absent: it is written beside its destination and renamed.
+"""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +13,15 @@ from urllib.parse import quote
 
 import click
 
-from headwater.cli._io import EXIT_CODE, Target, make_client, reported, target, url_option
+from headwater.cli._io import (
+    EXIT_CODE,
+    Target,
+    counted,
+    make_client,
+    reported,
+    stream_target,
+    url_option,
+)
 from headwater.cli._progress import Progress
 
 if TYPE_CHECKING:
@@ -18,9 +29,9 @@ if TYPE_CHECKING:
     from headwater.state import StreamDB, StreamState
 
 
-@click.group(short_help="Show, check or export the state that a stream's events make.")
+@click.group(short_help="Show, validate or export the state of a stream.")
 def state() -> None:
-    """Read a stream of state events as the tables that they make."""
+    """Read a stream of state events as tables of the current state."""
 
 
 @state.command(short_help="Print the current state as tables.")
@@ -44,13 +55,13 @@ def show(
 ) -> None:
     """Print the current state of STREAM, one table for each type.
 
-    With --follow it stays, and prints the tables anew whenever they change.
+    With --follow the command keeps running and prints the tables again whenever they change.
     """
     import threading
 
-    at = target(stream, url)
+    target = stream_target(stream, url)
     changed = threading.Event()
-    with _loaded(at, changed, snapshot=snapshot) as db:
+    with _loaded(target, changed, snapshot=snapshot) as db:
         changed.clear()
         _print(db, type_, key, as_json=as_json)
         while follow:
@@ -58,24 +69,27 @@ def show(
                 while not changed.wait(0.5) and not db.status.ended:
                     pass
             except KeyboardInterrupt:
-                click.echo(f"The state is as of offset {db.offset}.", err=True)
+                click.echo(f"The state is that of offset {db.offset}.", err=True)
                 sys.exit(EXIT_CODE)
             if not changed.is_set():
-                break  # it has ended, and all that it came to is printed
+                break  # the stream has ended, and its last state is printed
             changed.clear()
             if not as_json and sys.stdout.isatty():
                 click.clear()
             _print(db, type_, key, as_json=as_json)
         count = sum(map(len, _chosen(db, type_, key).values()))
-        kept = len(db.quarantined())
-        aside = (
-            f" {kept} messages are no state events: see 'headwater state validate'." if kept else ""
+        invalid = len(db.quarantined())
+        hint = (
+            f" {counted(invalid, 'messages')} quarantined: see 'headwater state validate'."
+            if invalid
+            else ""
         )
-        closed = "closed and ends" if db.status.condition == "closed" else "read"
-        click.echo(f"{count:,} entities; {at} is {closed} at offset {db.offset}.{aside}", err=True)
+        end = "is closed and ends at" if db.status.condition == "closed" else "was read up to"
+        entities = counted(count, "entities", "entity")
+        click.echo(f"{entities}; {target} {end} offset {db.offset}.{hint}", err=True)
 
 
-@state.command(short_help="List messages that break a rule or do not fit a schema.")
+@state.command(short_help="List messages that break a rule or do not match a schema.")
 @click.argument("stream")
 @click.option(
     "--schema",
@@ -86,22 +100,22 @@ def show(
 )
 @url_option
 def validate(stream: str, schema_file: Path | None, url: str) -> None:
-    """List every message of STREAM that is no state event, or whose value does not fit its schema.
+    """List each message of STREAM that is not a state event, or whose value fails its schema.
 
     Each line has the position, which is accepted wherever an offset is, and the reason. The exit
-    code is 1 if there is any.
+    code is 1 if any message is listed.
     """
-    at = target(stream, url)
-    with reported(at):
+    target = stream_target(stream, url)
+    with reported(target):
         schemas = _schemas(schema_file) if schema_file is not None else None
-    with _loaded(at, None, schemas) as db:
+    with _loaded(target, None, schemas) as db:
         found = db.quarantined()
         for each in found:
             click.echo(str(each))
         if not found:
-            click.echo(f"Every message of {at} up to offset {db.offset} is valid.", err=True)
+            click.echo(f"Every message of {target} up to offset {db.offset} is valid.", err=True)
             return
-        click.echo(f"{len(found):,} messages of {at} are not valid.", err=True)
+        click.echo(f"{counted(len(found), 'invalid messages')} in {target}.", err=True)
         sys.exit(1)
 
 
@@ -112,11 +126,11 @@ def validate(stream: str, schema_file: Path | None, url: str) -> None:
     "form",
     type=click.Choice(["sqlite", "parquet", "csv"]),
     required=True,
-    help="What to write; parquet needs pip install 'headwater[parquet]'.",
+    help="Format of the export; parquet needs pip install 'headwater[parquet]'.",
 )
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), metavar="PATH",
-    help="Where to write: a file, or for several types of parquet or csv a folder.",
+    help="A file; a directory for several types as parquet or csv.",
 )  # fmt: skip
 @click.option("--type", "type_", metavar="TYPE", help="Only entities of this type.")
 @url_option
@@ -127,47 +141,48 @@ def export(
     type_: str | None,
     url: str,
 ) -> None:
-    """Write the current state of STREAM: SQLite with a table, or a Parquet or CSV file, per type.
+    """Write the current state of STREAM: per type an SQLite table, a Parquet file or a CSV file.
 
-    Every table has the columns key and value, the value as JSON, and a column for each member that
-    the values have.
+    Each table has the columns key and value, the value as JSON, and one column for each member of
+    the values.
     """
     # FIXME empty import
 
-    at = target(stream, url)
-    with _loaded(at, None) as db:
+    target = stream_target(stream, url)
+    with _loaded(target, None) as db:
         tables = {
             name: {key: db[name].get(key) for key in keys}
             for name, keys in _chosen(db, type_, None).items()
         }
         if not tables:
-            raise click.ClickException(f"{at} holds no state to export.")
-        written = write(form, tables, output or Path(at.name.rstrip("/").rpartition("/")[2]))
+            raise click.ClickException(f"{target} holds no state to export.")
+        written = write(form, tables, output or Path(target.name.rstrip("/").rpartition("/")[2]))
         count = sum(map(len, tables.values()))
-        click.echo(f"Wrote {count:,} entities as of offset {db.offset} to {written}.", err=True)
+        entities = counted(count, "entities", "entity")
+        click.echo(f"Wrote {entities} as of offset {db.offset} to {written}.", err=True)
 
 
 @contextmanager
 def _loaded(
-    at: Target, changed: Any, schemas: "StreamState | None" = None, snapshot: str | None = None
+    target: Target, changed: Any, schemas: "StreamState | None" = None, snapshot: str | None = None
 ) -> Iterator["StreamDB"]:
     from headwater.state import Hooks, MemoryBackend, StreamDB, begin_from_snapshot
 
     progress = Progress()
 
-    def tell(loaded: "Loaded") -> None:
+    def show(loaded: "Loaded") -> None:
         progress.show(f"{loaded.events:,} events read")
 
     hooks = Hooks(on_batch=lambda _: changed.set()) if changed is not None else Hooks()
-    with reported(at), make_client(at) as client:
-        source = client.stream(at.name)
+    with reported(target), make_client(target) as client:
+        source = client.stream(target.name)
         backend = (
             begin_from_snapshot(client.stream(snapshot), source, schemas)
             if snapshot is not None
             else MemoryBackend()
         )
         with StreamDB(source, schemas, backend=backend, hooks=hooks) as db:
-            db.preload(tell)
+            db.preload(show)
             progress.clear()
             if changed is not None:
                 changed.clear()
@@ -175,7 +190,7 @@ def _loaded(
 
 
 def _chosen(db: "StreamDB", type_: str | None, key: str | None) -> dict[str, list[str]]:
-    """List the keys that are wanted, by type."""
+    """Return the selected keys by type."""
     return {
         name: [each for each in collection if key in (None, each)]
         for name, collection in db.collections.items()
@@ -209,14 +224,14 @@ def _schemas(file: Path) -> "StreamState":
         documents = msgspec.json.decode(file.read_bytes(), type=dict[str, dict[str, Any]])
     except (msgspec.MsgspecError, OSError) as error:
         raise SchemaError(
-            f"'{file}' can't be used: {error}. It must hold a JSON Schema for each type."
+            f"Can't use '{file}': {error}. It must hold a JSON Schema for each type."
         ) from None
     return define_stream_state(
         {name: collection(document, type=name) for name, document in documents.items()}
     )
 
 
-# A state as files: SQLite tables, Parquet or CSV.
+# --- Export to SQLite, Parquet or CSV
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -224,7 +239,7 @@ _RESERVED: Final = ("key", "value")
 
 
 def write(form: Literal["sqlite", "parquet", "csv"], tables: Tables, path: Path) -> Path:
-    """Write tables under a path, and give where they are; nothing that is there is overwritten."""
+    """Write tables to a new file or directory, and return its path; never overwrite a file."""
     if form == "sqlite":
         path = path if path.suffix else path.with_suffix(".sqlite")
         _whole(path, partial(_sqlite, tables))
@@ -236,13 +251,13 @@ def write(form: Literal["sqlite", "parquet", "csv"], tables: Tables, path: Path)
         return path
     path.mkdir(parents=True, exist_ok=True)
     for name, values in tables.items():
-        # A type may be called anything, a file may not.
+        # A type may have any name, a file may not.
         _whole(path / f"{quote(name, safe=' ')}.{form}", partial(write_one, values))
     return path
 
 
 def _whole(path: Path, fill: Callable[[Path], None]) -> None:
-    """Make a file that is there complete or not at all."""
+    """Write a file that is complete as soon as it exists."""
     if path.exists():
         raise click.ClickException(f"'{path}' exists; choose another --output, or remove it.")
     part = path.with_name(path.name + ".part")
@@ -252,9 +267,7 @@ def _whole(path: Path, fill: Callable[[Path], None]) -> None:
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise click.ClickException(
-            f"'{path}' can't be written: {error.strerror or error}."
-        ) from None
+        raise click.ClickException(f"Can't write '{path}': {error.strerror or error}.") from None
 
 
 def _rows(values: Mapping[str, Any]) -> tuple[list[str], Iterator[list[Any]]]:
@@ -303,7 +316,7 @@ def _name(text: str) -> str:
 
 
 def _distinct(heads: list[str]) -> list[str]:
-    """Tell columns apart that differ only in case, which SQLite does not see."""
+    """Number columns that differ only in case, which SQLite ignores."""
     seen: dict[str, int] = {}
     names = []
     for head in heads:
@@ -337,7 +350,7 @@ def _parquet(values: Mapping[str, Any], path: Path) -> None:
 
 
 def _array(pyarrow: Any, column: list[Any]) -> Any:
-    """Give a column its type; one of several kinds is kept as JSON."""
+    """Build a column; values of several types are stored as JSON."""
     kinds = {type(value) for value in column if value is not None}
     if kinds == {int, float}:
         return pyarrow.array([None if value is None else float(value) for value in column])
@@ -346,13 +359,13 @@ def _array(pyarrow: Any, column: list[Any]) -> Any:
     return pyarrow.array(column)
 
 
-# Entities as a table of text.
+# --- Tables of text
 
 _WIDEST: Final = 40
 
 
 def columns_of(values: Mapping[str, Any]) -> list[str]:
-    """List the members that values have, as they first appear."""
+    """Return the members of the values, in order of first appearance."""
     names: dict[str, None] = {}
     for value in values.values():
         if isinstance(value, Mapping):
@@ -361,7 +374,7 @@ def columns_of(values: Mapping[str, Any]) -> list[str]:
 
 
 def table(values: Mapping[str, Any]) -> str:
-    """Draw a table: the key, and a column for each member; values without members in one."""
+    """Format a table: the key, one column per member, and one for values without members."""
     names = columns_of(values)
     plain = any(not isinstance(value, Mapping) for value in values.values())
     heads = ["key", *names, *(["value"] if plain else [])]
@@ -383,7 +396,7 @@ def _cell(value: Any) -> str:
     import msgspec
 
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    # A value from a stream must not be able to steer the terminal.
+    # A value from a stream must not be able to send control sequences to the terminal.
     text = "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )

@@ -1,4 +1,4 @@
-"""`headwater create`: make a stream, or make sure that it is there."""
+"""The commands over one stream: create, append, read, head, close, fork and delete."""
 
 import sys
 from collections.abc import Iterator
@@ -22,19 +22,25 @@ from headwater.cli._io import (
     make_client,
     media_type,
     offset,
+    print_fields,
     save_offset,
     sentence,
-    target,
+    stream_target,
     timestamp,
     url_option,
 )
 from headwater.cli._progress import Progress
-from headwater.errors import ClientError, RequestRefused
+from headwater.errors import ClientError
 from headwater.protocol.content_types import is_json
 
 if TYPE_CHECKING:
-    from headwater.cli._stdin import Cutter, Pour, Unconfirmed
+    from headwater.cli._stdin import ResumableAppend
     from headwater.client import Appended, Batch, Live
+
+STDIN: Final = "-"
+
+
+# --- create
 
 
 @click.command()
@@ -46,16 +52,21 @@ if TYPE_CHECKING:
     metavar="TYPE",
     default="application/json",
     show_default=True,
-    help="What the stream holds.",
+    help="Content type of the stream.",
 )
-@click.option("--ttl", type=click.IntRange(min=0), metavar="SECONDS", help="Idle time to live.")
+@click.option(
+    "--ttl",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    help="Delete the stream after so long without access.",
+)
 @click.option(
     "--expires-at",
     type=timestamp,
     metavar="TIME",
-    help="When it ends, such as 2030-01-31T12:00:00Z.",
+    help="Delete the stream at this time, such as 2030-01-31T12:00:00Z.",
 )
-@click.option("--closed", is_flag=True, help="Close it at once: DATA is all it will ever hold.")
+@click.option("--closed", is_flag=True, help="Close the stream at once: it holds only DATA.")
 @url_option
 def create(
     stream: str,
@@ -68,37 +79,25 @@ def create(
 ) -> None:
     """Create a stream, with DATA in it if there is any.
 
-    STREAM is a path such as chat/42, or a whole URL. Each DATA is one message. A stream that exists
-    with the same configuration is left as it is.
+    STREAM is a path such as chat/42, or a whole URL. Each DATA is one message. An existing stream
+    with the same configuration is not changed.
     """
     check_expiry(ttl, expires_at)
-    at = target(stream, url)
+    target = stream_target(stream, url)
     body = body_of(data, content_type)
-    with connected(at) as opened:
-        created = opened.create(
+    with connected(target) as client:
+        created = client.stream(target.name).create(
             content_type, ttl=ttl, expires_at=expires_at, data=body or None, closed=closed
         )
     end = f"it {'is closed' if created.closed else 'ends'} at offset {created.next_offset}"
     if created.new:
-        click.echo(f"Created {at} ({created.content_type}); {end}.")
+        click.echo(f"Created {target} ({created.content_type}); {end}.")
     else:
         added = ", and DATA was not added" if data else ""
-        click.echo(f"{at} exists already with this configuration{added}; {end}.")
+        click.echo(f"{target} already exists with this configuration{added}; {end}.")
 
 
-# `headwater append`: messages from the command line or from standard input.
-
-STDIN: Final = "-"
-
-
-def unconfirmed_batch(text: str) -> "Unconfirmed":
-    """Take the batch that an interrupted command names."""
-    from headwater.cli._stdin import parse_unconfirmed
-
-    batch = parse_unconfirmed(text)
-    if batch is None:
-        raise click.BadParameter("it takes what an interrupted append has told.")
-    return batch
+# --- append
 
 
 @click.command(short_help="Append messages, from arguments or from stdin.")
@@ -107,20 +106,17 @@ def unconfirmed_batch(text: str) -> "Unconfirmed":
 @click.option("--json-lines", is_flag=True, help="Each line of stdin is one JSON message.")
 @click.option("--close", is_flag=True, help="Close the stream in one step with the last append.")
 @click.option(
-    "--content-type", type=content_type, metavar="TYPE", help="Of the data, if not the stream's."
+    "--content-type",
+    type=content_type,
+    metavar="TYPE",
+    help="Content type of the data.  [default: that of the stream]",
 )
 @click.option(
-    "--skip",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Leave out the first N messages (--json-lines) or bytes of stdin: they are there already.",
-)
-@click.option(
-    "--unconfirmed",
-    type=unconfirmed_batch,
-    metavar="BATCH",
-    help="Batch in doubt, as an interrupted append has told: it is appended unless it was.",
+    "--resume",
+    "resume_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Start at the position in stdin that FILE holds, if it exists, and keep it up to date.",
 )
 @url_option
 def append(
@@ -129,113 +125,120 @@ def append(
     json_lines: bool,
     close: bool,
     content_type: str | None,
-    skip: int,
-    unconfirmed: "Unconfirmed | None",
+    resume_file: Path | None,
     url: str,
 ) -> None:
-    """Append DATA, each argument one message; without any, or with -, what stdin gives.
+    """Append DATA, each argument one message; without DATA, or with -, append standard input.
 
-    Bytes from stdin are sent as they arrive, lines as a whole, and never twice. For a JSON stream,
-    stdin is one JSON text, and an array gives one message per element; with --json-lines each line
+    Bytes from stdin are sent as they arrive, in whole lines if there are any. For a JSON stream,
+    stdin is one JSON text, and an array makes one message per element; with --json-lines each line
     is a message, sent as it arrives.
+
+    With --resume the position in the input is saved around each append. After an interruption, also
+    after a crash, the same command with the same FILE and the same input continues where it
+    stopped: nothing is lost and nothing is appended twice. Input that was added since is appended.
     """
-    at = target(stream, url)
+    target = stream_target(stream, url)
     from_stdin = data in {(), (STDIN,)}
     if STDIN in data and not from_stdin:
-        raise click.UsageError("- stands for stdin and can't come with other data.")
-    if not from_stdin and (json_lines or skip or unconfirmed):
-        raise click.UsageError("--json-lines, --skip and --unconfirmed are for data from stdin.")
-    with connected(at) as opened:
-        info = opened.head()
+        raise click.UsageError("- stands for stdin and can't be combined with other data.")
+    if not from_stdin and (json_lines or resume_file is not None):
+        raise click.UsageError("--json-lines and --resume are for data from stdin.")
+    with connected(target) as client:
+        info = client.stream(target.name).head()
     content_type = content_type or info.content_type
     json = is_json(media_type(content_type))
     if json_lines and not json:
-        raise click.UsageError(f"{at} holds {content_type}, not JSON: leave out --json-lines.")
+        raise click.UsageError(f"{target} holds {content_type}, not JSON: leave out --json-lines.")
     if not from_stdin:
         what = counted(
             len(data) if json else sum(map(_size, data)), "messages" if json else "bytes"
         )
-        _append_once(at, body_of(data, content_type), content_type, what, close=close)
+        _append_once(target, body_of(data, content_type), content_type, what, close=close)
     elif json and not json_lines:
-        if skip or unconfirmed:
-            raise click.UsageError("--skip and --unconfirmed need --json-lines here.")
-        _append_once(at, _whole_stdin(), content_type, "one JSON text", close=close)
-    elif info.closed and unconfirmed is None:
-        # Said before the first line comes, which may be hours away.
-        raise click.ClickException(f"{at} is closed and takes no more appends.")
+        if resume_file is not None:
+            raise click.UsageError("--resume needs --json-lines for a JSON stream.")
+        _append_once(target, _whole_stdin(), content_type, "one JSON text", close=close)
     else:
-        _append_as_it_comes(at, content_type, close=close, skip=skip, unconfirmed=unconfirmed)
+        _append_stdin(target, content_type, resume_file, close=close, is_closed=info.closed)
 
 
-def _append_once(at: Target, body: bytes, content_type: str, what: str, *, close: bool) -> None:
+def _append_once(target: Target, body: bytes, content_type: str, what: str, *, close: bool) -> None:
     done: Appended | None = None
-    with connected(at) as opened:
+    with connected(target) as client:
+        stream = client.stream(target.name)
         if body:
-            done = opened.append(body, content_type=content_type, close=close)
+            done = stream.append(body, content_type=content_type, close=close)
         elif close:
-            done = opened.close()
-    _tell(at, done, what if body else "nothing")
+            done = stream.close()
+    _report(target, done, what if body else "nothing")
 
 
-def _append_as_it_comes(
-    at: Target, content_type: str, *, close: bool, skip: int, unconfirmed: "Unconfirmed | None"
+def _append_stdin(
+    target: Target, content_type: str, file: Path | None, *, close: bool, is_closed: bool
 ) -> None:
-    """Send stdin in batches until it ends."""
-    from headwater.cli._stdin import BadInput, Bytes, JsonLines, Pour, batches
-    from headwater.client import is_transient
+    """Send standard input in batches until it ends."""
+    from headwater.cli._stdin import BadInput, Bytes, JsonLines, ResumableAppend
 
-    _tell_terminal()
-    cutter: Cutter = JsonLines(skip) if is_json(media_type(content_type)) else Bytes(skip)
-    pour = Pour(content_type, cutter.unit, skipped=skip, unconfirmed=unconfirmed)
+    cutter = JsonLines() if is_json(media_type(content_type)) else Bytes()
+    append = ResumableAppend(target, content_type, cutter, file)
+    if is_closed and not append.is_resumed:
+        # Reported before the first line is read, which may arrive hours later.
+        raise click.ClickException(f"{target} is closed and takes no more appends.")
+    _explain_terminal()
     progress = Progress(wanted=not sys.stdin.isatty())
     notice = OutageNotice()
     with Interrupts(once=True) as interrupts:
 
         def on_retry(error: ClientError, delay: float) -> None:
-            # Whoever has pressed Ctrl-C does not want to wait for the server to come back.
+            # After Ctrl-C the user does not want to wait for the server.
             interrupts.check()
             notice(error, delay)
 
-        source = batches(sys.stdin.fileno(), cutter, unconfirmed.size if unconfirmed else None)
         try:
-            with make_client(at, patient=True, on_retry=on_retry) as client:
-                pour.send(client.stream(at.name), source, interrupts, progress, close=close)
+            with make_client(target, patient=True, on_retry=on_retry) as client:
+                stream = client.stream(target.name)
+                append.send(stream, sys.stdin.fileno(), interrupts, progress, close=close)
         except KeyboardInterrupt:
-            interrupts.over()
+            interrupts.finish()
             progress.clear()
-            click.echo(_standing(at, pour, cutter.unit, close=close), err=True)
+            click.echo(_how_to_resume(target, append, close=close), err=True)
             sys.exit(EXIT_CODE)
         except (ClientError, BadInput) as error:
-            interrupts.over()
+            interrupts.finish()
             progress.clear()
-            if isinstance(error, RequestRefused) and not is_transient(error):
-                pour.unconfirmed = None  # the server has judged it: nothing of it was appended
-            click.echo(_standing(at, pour, cutter.unit, close=close), err=True)
-            why = sentence(error, at) if isinstance(error, ClientError) else str(error)
+            click.echo(_how_to_resume(target, append, close=close), err=True)
+            why = sentence(error, target) if isinstance(error, ClientError) else str(error)
             raise click.ClickException(why) from None
+        append.finish()
     progress.clear()
-    _tell(at, pour.last, counted(pour.confirmed, cutter.unit) if pour.confirmed else "nothing")
+    what = counted(append.confirmed, append.unit) if append.confirmed else "nothing"
+    _report(target, append.last, what, resumed_at=append.resumed_at, unit=append.unit)
 
 
-def _standing(at: Target, pour: "Pour", unit: str, *, close: bool) -> str:
-    """Say what is certain, and the command that goes on behind it."""
-    arguments = ["--json-lines"] if unit == "messages" else []
-    arguments += ["--skip", str(pour.position)] if pour.position else []
-    arguments += ["--unconfirmed", str(pour.unconfirmed)] if pour.unconfirmed else []
+def _how_to_resume(target: Target, append: "ResumableAppend", *, close: bool) -> str:
+    """Report what is confirmed, and the command that continues after it."""
+    file = append.interrupt()
+    arguments = ["--json-lines"] if append.unit == "messages" else []
+    arguments += ["--resume", str(file)] if file is not None else []
     arguments += ["--close"] if close else []
-    doubt = f", {pour.unconfirmed.size:,} more in doubt" if pour.unconfirmed else ""
+    unconfirmed = append.saved.unconfirmed
+    doubt = f", {unconfirmed.size:,} more in doubt" if unconfirmed is not None else ""
     return (
-        f"{counted(pour.position, unit)} of the input confirmed{doubt}; "
-        f"resume with the same input and: {at.command('append', *arguments)}"
+        f"{counted(append.saved.position, append.unit)} of the input confirmed{doubt}; "
+        f"resume with the same input and: {target.command('append', *arguments)}"
     )
 
 
-def _tell(at: Target, done: "Appended | None", what: str) -> None:
+def _report(
+    target: Target, done: "Appended | None", what: str, *, resumed_at: int = 0, unit: str = ""
+) -> None:
     if done is None:
-        click.echo(f"Appended nothing to {at}: the input was empty.")
+        after = f" after the first {counted(resumed_at, unit)}" if resumed_at else ""
+        click.echo(f"Appended nothing to {target}: the input was empty{after}.")
         return
     closed = " and closed it" if done.closed else ""
-    click.echo(f"Appended {what} to {at}{closed}; it ends at offset {done.next_offset}.")
+    click.echo(f"Appended {what} to {target}{closed}; it ends at offset {done.next_offset}.")
 
 
 def _size(argument: str) -> int:
@@ -243,11 +246,11 @@ def _size(argument: str) -> int:
 
 
 def _whole_stdin() -> bytes:
-    """Read one JSON text, which can't be sent before its end is there."""
+    """Read one JSON text, which can't be sent before it is complete."""
     from headwater.cli._stdin import MAX_LINE_BYTES
     from headwater.protocol.framing import check_json
 
-    _tell_terminal()
+    _explain_terminal()
     body = sys.stdin.buffer.read(MAX_LINE_BYTES + 1).strip()
     if len(body) > MAX_LINE_BYTES:
         raise click.ClickException(
@@ -261,12 +264,12 @@ def _whole_stdin() -> bytes:
     return body
 
 
-def _tell_terminal() -> None:
+def _explain_terminal() -> None:
     if sys.stdin.isatty():
         click.echo("Reading from the terminal; end with Ctrl-D.", err=True)
 
 
-# `headwater read`: a stream's data on standard output, once or for as long as it grows.
+# --- read
 
 
 @click.command(short_help="Print a stream, JSON messages one per line.")
@@ -277,7 +280,7 @@ def _tell_terminal() -> None:
     metavar="OFFSET",
     default="-1",
     show_default=True,
-    help="Where to begin: -1 for the start, now for the end, or an offset that was told.",
+    help="Where to start: -1 for the beginning, now for the end, or an offset that was printed.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more, until the stream is closed.")
 @click.option(
@@ -285,14 +288,14 @@ def _tell_terminal() -> None:
     type=click.Choice(["auto", "sse", "long-poll"]),
     default="auto",
     show_default=True,
-    help="How to wait: long-poll where a proxy holds back events.",
+    help="How to wait: use long-poll if a proxy delays server-sent events.",
 )
 @click.option(
     "--resume",
     "resume_file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Begin behind the offset in FILE if it exists, and keep it up to date.",
+    help="Start at the offset that FILE holds, if it exists, and keep it up to date.",
 )
 @url_option
 def read(
@@ -300,14 +303,14 @@ def read(
 ) -> None:
     """Print a stream: JSON messages one per line, other data as it is.
 
-    When it ends, also by Ctrl-C, it tells the command that goes on from there. With --resume the
-    position is saved after each part that was written, so that the same command goes on by itself.
+    At its end, also after Ctrl-C, the command prints how to continue from there. With --resume the
+    offset is saved after each part that was written, so that the same command continues.
     """
     from headwater.client import is_transient
 
-    at = target(stream, url)
+    target = stream_target(stream, url)
     saved = load_offset(resume_file) if resume_file else None
-    reading = Reading(at, saved or offset, resume_file, live if follow else None)
+    reading = _Reading(target, saved or offset, resume_file, live if follow else None)
     with Interrupts() as interrupts:
         try:
             reading.run(interrupts)
@@ -315,19 +318,19 @@ def read(
             reading.finish(interrupts)
             sys.exit(EXIT_CODE)
         except ClientError as error:
-            if reading.begun and is_transient(error):
+            if reading.has_started and is_transient(error):
                 reading.finish(interrupts)
-            raise click.ClickException(sentence(error, at)) from None
+            raise click.ClickException(sentence(error, target)) from None
         reading.finish(interrupts)
 
 
-class Reading:
-    """One run of the command: what is written, and how far it is."""
+class _Reading:
+    """One run of the command: what it has written, and where the next one starts."""
 
     def __init__(
-        self, at: Target, offset: str, resume_file: Path | None, live: "Live | None"
+        self, target: Target, offset: str, resume_file: Path | None, live: "Live | None"
     ) -> None:
-        self._at = at
+        self._target = target
         self._offset = offset
         self._resume_file = resume_file
         self._live = live
@@ -335,50 +338,51 @@ class Reading:
         self._output = Output()
         self._progress = Progress(wanted=self._output.is_file)
         self._bytes = 0
-        self.begun = False
+        self.has_started = False
         """Whether something has been read, so that there is something to resume."""
 
     def run(self, interrupts: Interrupts) -> None:
-        """Write the stream until it ends, or nobody reads any more."""
-        for batch in self._batchs():
-            with interrupts.held():
+        """Write the stream until it ends, or the reader of the output closes it."""
+        for batch in self._batches():
+            with interrupts.deferred():
                 self._write(batch)
-            if self._output.gone:
+            if self._output.is_closed:
                 return
 
     def finish(self, interrupts: Interrupts) -> None:
-        """Say how to go on, unless whoever read the output has gone."""
+        """Print how to continue, unless the output was closed."""
         self._output.finish()
-        interrupts.over()
+        interrupts.finish()
         self._progress.clear()
-        if self._output.gone:
+        if self._output.is_closed:
             return
         if self._closed:
-            message = f"{self._at} is closed; it ends at offset {self._offset}."
+            message = f"{self._target} is closed; it ends at offset {self._offset}."
         else:
             message = f"The next offset is {self._offset}; resume with: {self._command()}"
         click.echo(message, err=True)
 
-    def _batchs(self) -> Iterator["Batch"]:
-        with make_client(self._at) as client:
+    def _batches(self) -> Iterator["Batch"]:
+        name = self._target.name
+        with make_client(self._target) as client:
             if self._live is None:
-                yield from client.stream(self._at.name).read(self._offset)
+                yield from client.stream(name).read(self._offset)
                 return
-            # A wrong name or server is told at once, not waited for.
-            client.stream(self._at.name).head()
-        with make_client(self._at, patient=True) as client:
+            # A wrong stream or server is reported at once instead of being waited for.
+            client.stream(name).head()
+        with make_client(self._target, patient=True) as client:
             self._output.watch(client.close)
-            yield from client.stream(self._at.name).follow(self._offset, live=self._live)
+            yield from client.stream(name).follow(self._offset, live=self._live)
 
     def _write(self, batch: "Batch") -> None:
-        keeps = self._resume_file is not None
-        self._output.write(batch, flush=keeps or self._live is not None)
-        if self._output.gone:
+        is_saved = self._resume_file is not None
+        self._output.write(batch, flush=is_saved or self._live is not None)
+        if self._output.is_closed:
             return
         moved = batch.next_offset != self._offset
-        self._offset, self._closed, self.begun = batch.next_offset, batch.closed, True
+        self._offset, self._closed, self.has_started = batch.next_offset, batch.closed, True
         if self._resume_file is not None and moved:
-            # Only now: what is saved as read has been written and flushed.
+            # Only now: the data up to this offset has been written and flushed.
             save_offset(self._resume_file, self._offset)
         self._bytes += len(batch.data)
         self._progress.show(f"{self._bytes:,} bytes read")
@@ -388,11 +392,11 @@ class Reading:
         if self._live not in {None, "auto"}:
             follow += ["--live", str(self._live)]
         if self._resume_file is not None:
-            return self._at.command("read", *follow, "--resume", str(self._resume_file))
-        return self._at.command("read", "--offset", self._offset, *follow)
+            return self._target.command("read", *follow, "--resume", str(self._resume_file))
+        return self._target.command("read", "--offset", self._offset, *follow)
 
 
-# `headwater head`: what a server knows of a stream, without its data.
+# --- head
 
 
 @click.command(short_help="Show where a stream ends and what it holds.")
@@ -403,67 +407,79 @@ def head(stream: str, as_json: bool, url: str) -> None:
     """Show where a stream ends, what it holds, and whether it is closed."""
     import msgspec
 
-    at = target(stream, url)
-    with connected(at) as opened:
-        info = opened.head()
+    target = stream_target(stream, url)
+    with connected(target) as client:
+        info = client.stream(target.name).head()
     fields = msgspec.structs.asdict(info)
     if as_json:
         click.echo(msgspec.json.encode(fields).decode())
         return
     fields["closed"] = "yes" if info.closed else "no"
-    shown = {name.replace("_", "-"): value for name, value in fields.items() if value is not None}
-    width = max(map(len, shown)) + 1
-    for name, value in shown.items():
-        click.echo(f"{name + ':':<{width}} {value}")
+    print_fields(
+        [(name.replace("_", "-"), value) for name, value in fields.items() if value is not None]
+    )
 
 
-# `headwater close`: end a stream for good.
+# --- close
 
 
-@click.command(short_help="Close a stream, with a last append if wanted.")
+@click.command(short_help="Close a stream, with a last append if DATA is given.")
 @click.argument("stream")
 @click.argument("data", nargs=-1)
 @click.option(
-    "--content-type", type=content_type, metavar="TYPE", help="Of DATA; else the stream is asked."
+    "--content-type",
+    type=content_type,
+    metavar="TYPE",
+    help="Content type of DATA.  [default: that of the stream]",
 )
 @url_option
 def close(stream: str, data: tuple[str, ...], content_type: str | None, url: str) -> None:
     """Close a stream, in one step with a last append of DATA if there is any.
 
-    A closed stream can be read and forked, but takes no more appends. Closing it again is harmless.
+    A closed stream can be read and forked, but takes no more appends. Closing it again has no
+    effect.
     """
-    at = target(stream, url)
-    with connected(at) as opened:
+    target = stream_target(stream, url)
+    with connected(target) as client:
+        opened = client.stream(target.name)
         if data:
             content_type = content_type or opened.head().content_type
             closed = opened.close(body_of(data, content_type), content_type=content_type)
         else:
             closed = opened.close()
-    click.echo(f"Closed {at}; it ends at offset {closed.next_offset}.")
+    click.echo(f"Closed {target}; it ends at offset {closed.next_offset}.")
 
 
-# `headwater fork`: a stream that starts with the data of another.
+# --- fork
 
 
 @click.command(short_help="Create TARGET with the data of SOURCE.")
 @click.argument("source")
 @click.argument("new_stream", metavar="TARGET")
 @click.option(
-    "--offset", type=offset, metavar="OFFSET", help="Where to part; the end of SOURCE if not given."
+    "--offset",
+    type=offset,
+    metavar="OFFSET",
+    help="Where the streams diverge.  [default: the end of SOURCE]",
 )
 @click.option(
     "--sub-offset",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Part N messages (JSON) or bytes behind --offset.",
+    help="Diverge N messages (JSON) or bytes after --offset.",
 )
-@click.option("--ttl", type=click.IntRange(min=0), metavar="SECONDS", help="Idle time to live.")
+@click.option(
+    "--ttl",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    help="Delete TARGET after so long without access.",
+)
 @click.option(
     "--expires-at",
     type=timestamp,
     metavar="TIME",
-    help="When it ends, such as 2030-01-31T12:00:00Z.",
+    help="Delete TARGET at this time, such as 2030-01-31T12:00:00Z.",
 )
 @url_option
 def fork(
@@ -477,33 +493,33 @@ def fork(
 ) -> None:
     """Create TARGET with the data that SOURCE has up to an offset.
 
-    Both go their own ways from there. No data is copied.
+    From there on the two streams are independent. No data is copied.
     """
     check_expiry(ttl, expires_at)
-    at, new = target(source, url), target(new_stream, url)
-    with connected(at) as opened:
+    target, new = stream_target(source, url), stream_target(new_stream, url)
+    with connected(target) as client:
         try:
-            created = opened.fork(
+            created = client.stream(target.name).fork(
                 new.name, offset=offset, sub_offset=sub_offset, ttl=ttl, expires_at=expires_at
             )
         except ValueError as error:
             raise click.UsageError(f"{error}.") from None
-    what = f"Forked {at} as {new}" if created.new else f"{new} is already this fork of {at}"
+    what = f"Forked {target} as {new}" if created.new else f"{new} is already this fork of {target}"
     click.echo(f"{what}; it ends at offset {created.next_offset}.")
 
 
-# `headwater delete`: remove a stream and its data.
+# --- delete
 
 
 @click.command(short_help="Delete a stream and its data.")
 @click.argument("stream")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option("--yes", "-y", is_flag=True, help="Delete without asking.")
 @url_option
 def delete(stream: str, yes: bool, url: str) -> None:
-    """Delete a stream and its data; its forks keep what they share with it."""
-    at = target(stream, url)
+    """Delete a stream and its data; forks of it keep the data that they share."""
+    target = stream_target(stream, url)
     if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {at} and all its data?", abort=True, err=True)
-    with connected(at) as opened:
-        opened.delete()
-    click.echo(f"Deleted {at}.")
+        click.confirm(f"Delete {target} and all its data?", abort=True, err=True)
+    with connected(target) as client:
+        client.stream(target.name).delete()
+    click.echo(f"Deleted {target}.")

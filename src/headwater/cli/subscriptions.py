@@ -1,39 +1,21 @@
-"""`headwater subscriptions` and `headwater keys`: who is woken when streams move."""
+"""`headwater subscriptions` and `headwater keys`: workers and webhooks notified of new data."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import sys
 
 import click
 
-from headwater.cli._io import Target, make_client, reported, url_option
-
-if TYPE_CHECKING:
-    from headwater.client import Client
-
-
-class InOrder(click.Group):
-    """Lists its commands in the order in which they were added."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self.commands)
+from headwater.cli._io import (
+    OrderedGroup,
+    connected,
+    counted,
+    print_fields,
+    server_target,
+    url_option,
+)
+from headwater.cli._progress import Progress
 
 
-@contextmanager
-def connected(name: str, url: str) -> Iterator["Client"]:
-    """Open a client for a block, and turn what fails in it into one sentence."""
-    from headwater.client import origin_of
-
-    try:
-        origin_of(url)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    at = Target(name, url, url_typed=False)
-    with reported(at), make_client(at) as client:
-        yield client
-
-
-@click.group(cls=InOrder)
+@click.group(cls=OrderedGroup)
 def subscriptions() -> None:
     """List, show, create and delete subscriptions."""
 
@@ -41,15 +23,18 @@ def subscriptions() -> None:
 @subscriptions.command("list")
 @url_option
 def list_(url: str) -> None:
-    """List all subscriptions, with how their delivery goes."""
+    """List all subscriptions, with the state of their delivery."""
     count = 0
-    with connected("", url) as client:
+    progress = Progress(wanted=not sys.stdout.isatty())
+    with connected(server_target(url)) as client:
         for item in client.subscriptions.list():
             count += 1
-            aim = item["wake_stream"] or (item["webhook"] or {}).get("url", "")
-            links = f"{item['links']} streams"
-            click.echo(f"{item['id']}  {item['type']}  {item['status']}  {links}  {aim}")
-    click.echo(f"{count} subscriptions.", err=True)
+            receiver = item["wake_stream"] or (item["webhook"] or {}).get("url", "")
+            links = counted(item["links"], "streams")
+            click.echo(f"{item['id']}  {item['type']}  {item['status']}  {links}  {receiver}")
+            progress.show(f"{counted(count, 'subscriptions')} listed")
+    progress.clear()
+    click.echo(f"{counted(count, 'subscriptions')}.", err=True)
 
 
 @subscriptions.command()
@@ -57,10 +42,10 @@ def list_(url: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @url_option
 def show(subscription: str, as_json: bool, url: str) -> None:
-    """Show a subscription, its streams, and how its delivery goes."""
+    """Show a subscription, its streams, and the state of its delivery."""
     import msgspec
 
-    with connected(subscription, url) as client:
+    with connected(server_target(url, subscription)) as client:
         found = client.subscriptions.show(subscription)
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
@@ -70,11 +55,10 @@ def show(subscription: str, as_json: bool, url: str) -> None:
     shown.pop("delivery", None)
     shown.pop("subscription_id", None)
     shown["webhook"] = (shown["webhook"] or {}).get("url")
-    rows = {name.replace("_", "-"): value for name, value in shown.items() if value is not None}
-    width = max(map(len, rows)) + 1
-    for name, value in rows.items():
-        click.echo(f"{name + ':':<{width}} {value}")
-    click.echo(f"{'streams:':<{width}} {len(streams)}")
+    shown["streams"] = len(streams)
+    print_fields(
+        [(name.replace("_", "-"), value) for name, value in shown.items() if value is not None]
+    )
     for stream in streams:
         click.echo(f"  {stream['path']}  {stream['link_type']}  acked {stream['acked_offset']}")
 
@@ -82,8 +66,8 @@ def show(subscription: str, as_json: bool, url: str) -> None:
 @subscriptions.command()
 @click.argument("subscription")
 @click.option("--pattern", help="Glob over stream paths: * is one segment, ** any number.")
-@click.option("--stream", "streams", multiple=True, help="A stream to follow; may be repeated.")
-@click.option("--webhook", metavar="HTTPS-URL", help="Call this URL when a stream moves.")
+@click.option("--stream", "streams", multiple=True, help="Path of a stream; may be repeated.")
+@click.option("--webhook", metavar="HTTPS-URL", help="Call this URL when a stream has new data.")
 @click.option("--wake-stream", metavar="STREAM", help="Write wake events to this stream.")
 @click.option(
     "--lease",
@@ -91,9 +75,9 @@ def show(subscription: str, as_json: bool, url: str) -> None:
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long a worker may be silent.",
+    help="Time after which the work of a silent worker goes to another one.",
 )
-@click.option("--description", help="What it is for.")
+@click.option("--description", help="Text that `show` prints.")
 @url_option
 def create(
     subscription: str,
@@ -105,15 +89,15 @@ def create(
     description: str | None,
     url: str,
 ) -> None:
-    """Create a subscription, or confirm one: that re-arms it where its deliveries were given up.
+    """Create a subscription, or confirm an existing one, which resumes deliveries that had failed.
 
-    It follows the streams that --pattern matches and those of --stream, from their present end on.
+    It covers the streams that --pattern matches and those of --stream, each from its present end.
     """
     if (webhook is None) == (wake_stream is None):
-        raise click.UsageError("Give either --webhook or --wake-stream.")
+        raise click.UsageError("Pass either --webhook or --wake-stream.")
     if pattern is None and not streams:
-        raise click.UsageError("Give --pattern, --stream, or both.")
-    with connected(subscription, url) as client:
+        raise click.UsageError("Pass --pattern, --stream, or both.")
+    with connected(server_target(url, subscription)) as client:
         created = client.subscriptions.create(
             subscription,
             pattern=pattern,
@@ -123,24 +107,25 @@ def create(
             lease=lease,
             description=description,
         )
-    what = "Created" if created.new else "Confirmed"
-    count = len(created.description["streams"])
-    click.echo(f"{what} subscription {subscription}; it follows {count} streams so far.")
+    click.echo(
+        f"{'Created' if created.new else 'Confirmed'} subscription {subscription}; "
+        f"it covers {counted(len(created.description['streams']), 'streams')} so far."
+    )
 
 
 @subscriptions.command()
 @click.argument("subscription")
 @url_option
 def delete(subscription: str, url: str) -> None:
-    """Delete a subscription: whoever still works for it can't ack any more."""
-    with connected(subscription, url) as client:
+    """Delete a subscription: workers that hold a lease of it can no longer acknowledge."""
+    with connected(server_target(url, subscription)) as client:
         client.subscriptions.delete(subscription)
     click.echo(f"Deleted subscription {subscription}.")
 
 
 @click.group()
 def keys() -> None:
-    """Manage the keys that webhooks are signed with."""
+    """Manage the keys that sign webhooks."""
 
 
 @keys.command()
@@ -148,9 +133,10 @@ def keys() -> None:
 def rotate(url: str) -> None:
     """Sign webhooks with a new key from now on.
 
-    Old keys stay published until whatever they have signed is too old to be accepted.
+    Old keys stay published until every signature made with them is too old to be accepted.
     """
-    with connected("", url) as client:
+    with connected(server_target(url)) as client:
         rotated = client.subscriptions.rotate_keys()
-    old = len(rotated["published"]) - 1
-    click.echo(f"Webhooks are signed with {rotated['kid']} now; {old} old keys stay published.")
+    old = counted(len(rotated["published"]) - 1, "old keys")
+    stay = "stays" if old.endswith("key") else "stay"
+    click.echo(f"Webhooks are signed with {rotated['kid']} now; {old} {stay} published.")

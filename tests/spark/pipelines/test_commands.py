@@ -98,7 +98,7 @@ def test_no_pipeline_starts_where_spark_finds_that_another_can_not(
     assert not client.stream(f"{room}/out").exists()
     lines = done.output.splitlines()
     assert lines[1].startswith("bad.toml: error: transform 1.sql: A column, variable, or function")
-    assert lines[2:] == ["Error: Nothing was started: mend what is above."]
+    assert lines[2:] == ["Error: Nothing was started: fix the errors above."]
     assert not (tmp_path / "checkpoints" / "copy" / "metadata").exists()
 
 
@@ -119,7 +119,7 @@ def test_check_looks_at_all_files_with_one_spark(
     done = command("check", "copy.toml", "bad.toml", "worse.toml", "worst.toml")
     assert done.exit_code == 1
     lines = done.output.splitlines()
-    assert "copy.toml: fine" in lines
+    assert "copy.toml: no problems" in lines
     assert any(line.startswith("bad.toml: error: transform 1.sql: A column") for line in lines)
     assert any(line.startswith("worse.toml: error: source.strem: there is no") for line in lines)
     worst = [line.split(": ")[2] for line in lines if line.startswith("worst.toml: error: ")]

@@ -121,7 +121,9 @@ def make(folder: Path, place: str) -> None:
 def assert_done(folder: Path, said: str) -> None:
     assert "copy is done: 3 rows" in said, said
     assert "keep is done: 3 rows" in said, said
-    aside = f"10 messages were kept aside: the table {folder}/state/_quarantine says why."
+    aside = (
+        f"10 messages were quarantined: the reasons are in the table {folder}/state/_quarantine."
+    )
     assert aside in said, said
     assert " after they were persisted." in said, said
 

@@ -108,9 +108,9 @@ def test_a_pipeline_is_stopped_killed_and_gone_on_with(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) == 130, told.read_text()
         text = told.read_text()
-        assert "Stopping after this batch" in text
+        assert "Stopping after the current batch" in text
         assert "copy is stopped: " in text
-        assert "Go on with: headwater pipeline run --master 'local[2]' copy.toml" in text
+        assert "Continue with: headwater pipeline run --master 'local[2]' copy.toml" in text
         assert "Traceback" not in text
         stopped = written(client)
         assert 0 < len(stopped) < ROWS
@@ -150,7 +150,7 @@ def test_ctrl_c_while_spark_starts_starts_nothing(tmp_path: Path) -> None:
         assert list(client.streams("**")) == []
     text = told.read_text()
     assert "publish is stopped: it was not begun." in text
-    assert f"Go on with: headwater pipeline {' '.join(command)}" in text
+    assert f"Continue with: headwater pipeline {' '.join(command)}" in text
     assert "Traceback" not in text
 
 
@@ -178,7 +178,7 @@ def test_a_part_of_an_archive_is_restored_by_a_command_that_leaves_a_log_of_fail
         with started(tmp_path, server.url, *command, TMPDIR=str(logs)) as (process, told):
             assert process.wait(PATIENCE) == 1, told.read_text()
         (log,) = logs.iterdir()
-        assert f"What Spark says itself is in {log}" in told.read_text()
+        assert f"The log of Spark is {log}" in told.read_text()
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_failure_is_told_at_once_and_again_by_a_stop_at_once(tmp_path: Path) -
             client.stream("in/wrong").append(b'[{"n":"no number"}]')
             wait_until(lambda: reason in told.read_text() or process.poll() is not None)
             process.send_signal(signal.SIGINT)
-            wait_until(lambda: "Stopping after this batch" in told.read_text())
+            wait_until(lambda: "Stopping after the current batch" in told.read_text())
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) == 130, told.read_text()
     assert f"Error: {reason}" in told.read_text().partition("Stopped at once")[2]

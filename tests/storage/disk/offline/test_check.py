@@ -352,7 +352,7 @@ def test_a_store_that_is_being_written_is_well(tmp_path: Path) -> None:
         return answers
 
     answers = with_store(folder, scenario, BUSY)
-    assert all(answer.startswith("All is well: ") for answer in answers)
+    assert all(answer.startswith("No damage found: ") for answer in answers)
     assert len(set(answers)) > 1
     assert query(folder, "SELECT max(id) FROM segments") > [(20,)]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.cli.data_directory import Progress, size_of
+from headwater.cli._io import size_of
+from headwater.cli._progress import Progress
 from tests.storage.disk.offline.conftest import Sample
 from tests.storage.disk.offline.stores import contents, extents_of, flip, segment_of
 from tests.storage.disk.offline.test_check import hashes
@@ -38,7 +39,7 @@ def test_check_ends_with_a_sentence(closed: Sample) -> None:
     done = run("check", str(closed.folder))
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
-    assert line.startswith(f"All is well: {len(closed.written)} streams, ")
+    assert line.startswith(f"No damage found: {len(closed.written)} streams, ")
 
 
 def test_check_lists_damage_and_ends_with_1(closed: Sample) -> None:
@@ -94,8 +95,8 @@ def test_repair_says_what_it_dropped_and_where_the_rest_is_kept(closed: Sample) 
     assert "large/binary) are dropped." in dropped
     (kept,) = closed.folder.glob("damaged-*")
     assert last == (
-        f"Repaired {closed.folder}: it has {len(closed.written)} streams now. "
-        f"What was replaced is kept in {kept}."
+        f"Repaired {closed.folder}: it now has {len(closed.written)} streams. "
+        f"The replaced files are in {kept}."
     )
 
 
@@ -125,8 +126,8 @@ def test_info_prints_lines_or_json(closed: Sample) -> None:
     lines = dict(
         line.split(maxsplit=1) for line in run("info", str(closed.folder)).stdout.splitlines()
     )
-    assert lines["server"] == "not running"
-    assert lines["streams"].startswith(f"{len(closed.written)} (1 closed, 1 fork")
+    assert lines["server:"] == "not running"
+    assert lines["streams:"].startswith(f"{len(closed.written)} (1 closed, 1 fork")
     found = json.loads(run("info", str(closed.folder), "--json").stdout)
     assert found["streams"] == len(closed.written)
     assert found["metrics"]["sync_seconds"].keys() == {"count", "mean", "p50", "p99", "max"}
@@ -144,14 +145,14 @@ def test_all_but_repair_work_beside_a_running_server(closed: Sample, tmp_path: P
 
 def test_progress_is_silent_for_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    progress = Progress("Checking", clock=lambda: now[0])
+    progress = Progress("Checking", every=2.0, clock=lambda: now[0])
     now[0] = 1.95
     progress(1, 4096)
     assert capsys.readouterr().err == ""
     now[0] = 2.05
     progress(2048, 4096)
     progress(2049, 4096)
-    progress.finish()
+    progress.clear()
     assert capsys.readouterr().err == "Checking: 50 % of 4.0 KiB\n"
 
 
