@@ -20,7 +20,7 @@ BINARY = {"Content-Type": "application/octet-stream"}
 JSON = {"Content-Type": "application/json"}
 S = "/v1/stream/s"
 MIB = 1024 * 1024
-DROPPED = "dropped a client that does not read"
+DROPPED = "dropped a slow client"
 BODY = os.urandom(MIB) * 12
 
 Saved = Callable[..., ServerProcess]
@@ -236,6 +236,6 @@ def test_a_truncated_file_ends_its_response_only(saved: Saved, tmp_path: Path) -
         (segment,) = (tmp_path / "data" / "segments").glob("*.seg")
         os.truncate(segment, 4 * MIB)
         assert len(wire.file.read()) < 5 * MIB  # of the 12 MiB announced
-    server.wait_for_log("shorter than it was")
+    server.wait_for_log("segment file was truncated")
     with Wire(server.port) as other:
         assert other.ask("GET", "/healthz").status == 200

@@ -3,7 +3,8 @@
 import errno
 import json
 import logging
-import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,77 +59,85 @@ def test_json_logs_are_one_object_a_line(serve: Serve) -> None:
     lines = [line for line in server.log().splitlines() if not line.startswith("Headwater")]
     documents = [json.loads(line) for line in lines]
     assert all({"time", "level", "logger", "event"} <= set(document) for document in documents)
-    assert any(document.get("status") == "201" for document in documents)
+    assert any(document.get("status") == 201 for document in documents)
     assert SECRET not in server.log()
 
 
-def record(message: str, *values: object) -> logging.LogRecord:
-    return logging.LogRecord("headwater.disk", logging.ERROR, __file__, 1, message, values, None)
+def record(message: str, *values: object, **fields: object) -> logging.LogRecord:
+    logger = logging.getLogger("headwater.disk")
+    place = (__file__, 1)
+    return logger.makeRecord(
+        logger.name, logging.ERROR, *place, message, values, None, extra=fields
+    )
 
 
-def fields(message: str, *values: object) -> dict[str, str]:
+def members(message: str, *values: object, **fields: object) -> dict[str, Any]:
     """Format a line of the JSON log, without what every line has."""
-    document: dict[str, str] = json.loads(JsonFormatter().format(record(message, *values)))
+    document: dict[str, Any] = json.loads(
+        JsonFormatter().format(record(message, *values, **fields))
+    )
     return {key: document[key] for key in document.keys() - {"time", "level", "logger"}}
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "written"),
     [
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        ("127.0.0.1", 4437),
-        "two\nlines",
-        "level=forged a=b",
-        "",
+        (OSError(errno.ENOSPC, "No space left"), "[Errno 28] No space left"),
+        (("127.0.0.1", 4437), ["127.0.0.1", 4437]),
+        (Path("/data/a b"), "/data/a b"),
+        ("two\nlines", "two\nlines"),
+        ("level=forged a=b", "level=forged a=b"),
+        ("", ""),
+        (0.123, 0.123),
+        (7, 7),
+        (None, None),
     ],
 )
-def test_json_logs_have_whole_values(value: object) -> None:
-    assert fields("checkpoint failed error=%s", value) == {
+def test_json_logs_have_whole_values_with_their_types(value: object, written: object) -> None:
+    assert members("checkpoint failed", error=value) == {
         "event": "checkpoint failed",
-        "error": str(value),
+        "error": written,
     }
 
 
+def test_json_logs_take_fields_from_the_call_not_from_the_message() -> None:
+    assert members("%s, 97%% full: a=b", "level=forged", file="f") == {
+        "event": "level=forged, 97% full: a=b",
+        "file": "f",
+    }
+    assert members("100% full") == {"event": "100% full"}
+
+
+def test_a_field_does_not_replace_what_every_line_has() -> None:
+    document = json.loads(JsonFormatter().format(record("stopping", event="x", level="y", time=0)))
+    assert (document["event"], document["level"]) == ("stopping", "error")
+    assert document["time"]
+
+
 @pytest.mark.parametrize(
-    ("message", "values", "expected"),
+    ("value", "written"),
     [
-        ("stopping", (), {"event": "stopping"}),
-        (
-            "recovered records=%d seconds=%.3f",
-            (7, 0.12345),
-            {"event": "recovered", "records": "7", "seconds": "0.123"},
-        ),
-        (
-            "%s; writes are stopped until the server is restarted error=%s",
-            ("a=b failed", "no room"),
-            {
-                "event": "a=b failed; writes are stopped until the server is restarted",
-                "error": "no room",
-            },
-        ),
-        (
-            "damaged file=%s position=0 %s",
-            ("/data/a b", "too short"),
-            {"event": "damaged too short", "file": "/data/a b", "position": "0"},
-        ),
-        (
-            "following ended run=%s: %s",
-            ("r 1", "gone"),
-            {"event": "following ended: gone", "run": "r 1"},
-        ),
-        ("%d%% full of 100%%", (97,), {"event": "97% full of 100%"}),
-        ("100% full error=no", (), {"event": "100% full", "error": "no"}),
+        ("/data/s", "/data/s"),
+        (7, "7"),
+        ("é", "é"),
+        ("no room", '"no room"'),
+        ("", '""'),
+        ("a=b", '"a=b"'),
+        ('"', r'"\""'),
+        ("two\nlevel=forged", r'"two\nlevel=forged"'),
+        ("x\x85level=forged", r'"x\u0085level=forged"'),
     ],
 )
-def test_json_logs_take_fields_from_the_message_not_from_its_values(
-    message: str, values: tuple[object, ...], expected: dict[str, str]
+def test_text_logs_quote_a_value_that_could_be_taken_for_something_else(
+    value: object, written: str
 ) -> None:
-    assert fields(message, *values) == expected
+    line = TextFormatter().format(record("checkpoint failed", error=value, count=2))
+    assert line.endswith(f"headwater.disk checkpoint failed error={written} count=2")
 
 
-def test_text_logs_have_fields_as_they_were_written() -> None:
-    line = TextFormatter().format(record("checkpoint failed error=%s", "no room\nlevel=forged"))
-    assert line.endswith("headwater.disk checkpoint failed error=no room\\nlevel=forged")
+def test_a_message_is_one_line_of_text() -> None:
+    line = TextFormatter().format(record("%s failed", "one\r\ntwo"))
+    assert line.endswith("headwater.disk one\\r\\ntwo failed")
 
 
 def test_a_path_can_not_write_a_line_of_its_own_or_another_field(serve: Serve) -> None:

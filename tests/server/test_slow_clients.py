@@ -16,7 +16,7 @@ TEXT = {"Content-Type": "text/plain"}
 BINARY = {"Content-Type": "application/octet-stream"}
 S = "/v1/stream/s"
 MIB = 1024 * 1024
-DROPPED = "dropped a client that does not read"
+DROPPED = "dropped a slow client"
 
 
 @contextmanager

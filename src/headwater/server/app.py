@@ -120,10 +120,10 @@ class Application:
         except CorruptBody:
             return problem_response(BAD_CODING)
         except StoreDamaged as damage:
-            log.error("damaged path=%s error=%s", head.url_path, damage)  # noqa: TRY400 - it says it all
+            log.error("stored bytes are damaged", extra={"path": head.url_path, "error": damage})  # noqa: TRY400 - the error has the place
             return refuse(BytesDamaged(head.url_path, f"{damage.file}: {damage.reason}"))
         except Exception:
-            log.exception("request failed method=%s path=%s", head.method, head.url_path)
+            log.exception("request failed", extra={"method": head.method, "path": head.url_path})
             return problem_response(INTERNAL)
 
     async def _decompress(self, request: Request) -> TooLarge | Overload | None:
@@ -167,7 +167,7 @@ class Application:
 
     async def _expire(self) -> None:
         while removed := await self.store.expire(self.context.clock(), limit=1000):
-            log.info("removed expired streams count=%d", removed)
+            log.info("removed expired streams", extra={"count": removed})
             await asyncio.sleep(0)
 
     def drain(self) -> None:

@@ -114,7 +114,8 @@ class Server:
             await asyncio.sleep(0.02)
         if endpoint.connections:
             log.warning(
-                "closing connections that did not finish count=%d", len(endpoint.connections)
+                "closing connections that exceeded the shutdown timeout",
+                extra={"count": len(endpoint.connections)},
             )
             for connection in tuple(endpoint.connections):
                 connection.abort()

@@ -1,71 +1,57 @@
-"""Structured log lines: `key=value` text for people, JSON for machines. Never a payload."""
+"""Log lines as text for people or as JSON for machines. No line contains a payload.
+
+Log calls pass their fields as `extra`, so a message never has to be taken apart:
+
+    log.warning("cut off a torn batch", extra={"file": path, "position": position})
+"""
 
 import json
 import logging
-import re
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-_CONVERSION: Final = r"%[-#0+]*\d*(?:\.\d+)?[a-zA-Z%]"
-"""A conversion of a message, such as `%s` or `%.2f`."""
-_PART: Final = re.compile(
-    rf"\s*\b(?P<key>\w+)=(?P<value>(?:{_CONVERSION}|\S)+?)(?=[,;:.]?(?:\s|$))|{_CONVERSION}"
-)
-"""`key=value`, or a conversion outside of one."""
+_RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+"""What every record has; anything else was passed as `extra`."""
 
 
 class TextFormatter(logging.Formatter):
-    """`time level logger message key=value …`."""
+    """Format a record as `time level logger message key=value …`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_time(record)} {record.levelname.lower():7} {record.name} {record.getMessage()}"
-        # A value from the wire must not start a line of its own.
-        line = line.replace("\r", "\\r").replace("\n", "\\n")
+        # A value that a client sent must not start a line of its own.
+        message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        line = f"{_time(record)} {record.levelname.lower():7} {record.name} {message}{fields}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with the `key=value` pairs of the message as members."""
+    """Format a record as one JSON object on one line, with the fields as members."""
 
     def format(self, record: logging.LogRecord) -> str:
-        event, fields = _event_and_fields(record)
-        document = {
+        document: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": event,
-            **fields,
+            "event": record.getMessage(),
         }
+        for name, value in _fields(record).items():
+            document.setdefault(name, value)
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
-        return json.dumps(document)
+        return json.dumps(document, default=str)
 
 
-def _event_and_fields(record: logging.LogRecord) -> tuple[str, dict[str, str]]:
-    """Separate the `key=value` pairs of a message from the rest of it.
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _RECORD_ATTRIBUTES}
 
-    They are found before the arguments are filled in: an argument may hold spaces, or `key=value`.
-    """
-    if isinstance(record.args, Mapping):  # the message names its arguments, none of ours does
-        return record.getMessage(), {}
-    arguments = iter(record.args or ())
-    fields: dict[str, str] = {}
 
-    def fill(conversion: re.Match[str]) -> str:
-        text = conversion.group()
-        return "%" if text.endswith("%") else text % (next(arguments),)
-
-    def take(part: re.Match[str]) -> str:
-        key, value = part["key"], part["value"]
-        if key is None:
-            return fill(part) if record.args else part.group()
-        fields[key] = re.sub(_CONVERSION, fill, value) if record.args else value
-        return ""
-
-    event = _PART.sub(take, str(record.msg))
-    return event.strip(), fields
+def _quoted(value: object) -> str:
+    """Return a value as text, in JSON's quotes where it could be taken for something else."""
+    text = str(value)
+    plain = text.isprintable() and text and not any(char in text for char in ' "=')
+    return text if plain else json.dumps(text)
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -206,7 +206,7 @@ class Connection:
         if request is None:  # the connection was lost while the call ran
             return
         if error is not None or response is None:
-            log.error("request failed path=%s", request.head.url_path, exc_info=error)
+            log.error("request failed", exc_info=error, extra={"path": request.head.url_path})
             response = problem_response(INTERNAL)
         if self._endpoint.log_access:
             self._log(request, response)
@@ -286,9 +286,9 @@ class Connection:
     def _cut_off(self, error: OSError) -> None:
         """Give up an answer that can't be finished."""
         if isinstance(error, Truncated):
-            log.error("a file is shorter than it was, the answer is cut off")
+            log.error("a segment file was truncated while it was sent, connection aborted")
         elif not isinstance(error, ConnectionError | TimeoutError):
-            log.error("a file can't be sent, the answer is cut off error=%s", error)
+            log.error("could not send a file, connection aborted", extra={"error": error})
         self._transport.abort()
 
     def _finish(self, *, last: bool) -> None:
@@ -320,7 +320,7 @@ class Connection:
         if self._refusal is not None:
             if self._endpoint.log_access:
                 access_log.debug(
-                    "refused status=%d code=%s", self._refusal.status, self._refusal.code
+                    "refused", extra={"status": self._refusal.status, "code": self._refusal.code}
                 )
             self._write(problem_response(self._refusal), _CLOSES)
             self._hang_up()
@@ -461,20 +461,22 @@ class Connection:
             self._transport.abort()
         elif standing >= self._endpoint.settings.write_timeout:
             peer = self._transport.get_extra_info("peername")
-            log.warning("dropped a client that does not read peer=%s", peer)
+            log.warning("dropped a slow client", extra={"peer": peer})
             self._transport.abort()
         else:
             self.deadline = now + self._look_seconds()
 
     def _log(self, request: Request, response: Response | EventStream) -> None:
         access_log.debug(
-            "request method=%s path=%s status=%d bytes_in=%d bytes_out=%d ms=%.2f",
-            request.head.method,
-            request.head.url_path,
-            response.status,
-            len(request.body),
-            response.length if isinstance(response, Response) else 0,
-            (self._endpoint.loop.time() - self._started) * 1000,
+            "request",
+            extra={
+                "method": request.head.method,
+                "path": request.head.url_path,
+                "status": response.status,
+                "bytes_in": len(request.body),
+                "bytes_out": response.length if isinstance(response, Response) else 0,
+                "ms": round((self._endpoint.loop.time() - self._started) * 1000, 2),
+            },
         )
 
 

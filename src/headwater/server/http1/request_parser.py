@@ -172,7 +172,7 @@ class RequestParser:
             if not self._stopped:
                 self._receiver.refuse(MALFORMED)
         elif not isinstance(error.__context__, _StopParsing):
-            log.error("a connection failed", exc_info=error)
+            log.error("request parser failed, connection aborted", exc_info=error)
             self.stop()
             self._receiver.abort()
 
