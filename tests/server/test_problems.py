@@ -159,7 +159,7 @@ class TestProblems:
     [
         (refusals.BadBody("it is cut off"), 400, "invalid-request", {}),
         (refusals.NotPullWake("s"), 400, "invalid-request", {}),
-        (refusals.Rejected("it is local"), 400, "webhook-url-rejected", {}),
+        (refusals.WebhookRejected("it is local"), 400, "webhook-url-rejected", {}),
         (refusals.BadAck("p", "it is unknown"), 400, "invalid-offset", {}),
         (refusals.BadToken(expired=True), 401, "token-expired", {}),
         (refusals.BadToken(expired=False), 401, "token-invalid", {}),

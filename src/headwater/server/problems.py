@@ -41,9 +41,9 @@ from headwater.server.subscriptions.refusals import (
     ConfigConflict,
     NoResource,
     NotPullWake,
-    Rejected,
     SubscriptionNotFound,
     TooManyKeys,
+    WebhookRejected,
 )
 from headwater.storage.refusals import BytesDamaged, StoreFull, StoreUnwritable
 
@@ -290,7 +290,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         "The subscription can't be created",
         f"Nothing was changed: {x.reason}.",
     ),
-    Rejected: lambda x: Problem(
+    WebhookRejected: lambda x: Problem(
         400,
         "webhook-url-rejected",
         "The webhook may not be called",

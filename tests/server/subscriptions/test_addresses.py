@@ -5,14 +5,14 @@ from ipaddress import ip_network
 import pytest
 
 from headwater.server.subscriptions.addresses import (
-    Target,
     WebhookRules,
+    WebhookUrl,
     check_address,
     check_url,
 )
-from headwater.server.subscriptions.refusals import Rejected
+from headwater.server.subscriptions.refusals import WebhookRejected
 
-PUBLIC = Target("https", "hooks.example.com", 443, "/", local=False)
+PUBLIC = WebhookUrl("https", "hooks.example.com", 443, "/", local=False)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ PUBLIC = Target("https", "hooks.example.com", 443, "/", local=False)
     ],
 )
 def test_public_https_is_allowed(url: str) -> None:
-    assert isinstance(check_url(url, WebhookRules()), Target)
+    assert isinstance(check_url(url, WebhookRules()), WebhookUrl)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_public_https_is_allowed(url: str) -> None:
     ],
 )
 def test_other_urls_are_refused(url: str) -> None:
-    assert isinstance(check_url(url, WebhookRules()), Rejected), url
+    assert isinstance(check_url(url, WebhookRules()), WebhookRejected), url
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,11 @@ def test_other_urls_are_refused(url: str) -> None:
 )
 def test_local_urls_can_be_allowed_for_development(url: str) -> None:
     target = check_url(url, WebhookRules(allow_local=True))
-    assert isinstance(target, Target)
+    assert isinstance(target, WebhookUrl)
     assert check_address("127.0.0.1", target, WebhookRules(allow_local=True)) is None
-    assert isinstance(check_address("10.0.0.1", target, WebhookRules(allow_local=True)), Rejected)
+    assert isinstance(
+        check_address("10.0.0.1", target, WebhookRules(allow_local=True)), WebhookRejected
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,27 +89,27 @@ def test_local_urls_can_be_allowed_for_development(url: str) -> None:
     ["http://10.0.0.1/hook", "http://example.com/", "http://127.1.0.1/", "http://localhost.a.com/"],
 )
 def test_development_allows_no_other_local_urls(url: str) -> None:
-    assert isinstance(check_url(url, WebhookRules(allow_local=True)), Rejected)
+    assert isinstance(check_url(url, WebhookRules(allow_local=True)), WebhookRejected)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.9.8.7", "fe80::1%eth0", "224.0.0.1"])
 def test_a_public_name_must_not_resolve_to_a_local_address(address: str) -> None:
     for rules in (WebhookRules(), WebhookRules(allow_local=True)):
-        assert isinstance(check_address(address, PUBLIC, rules), Rejected)
+        assert isinstance(check_address(address, PUBLIC, rules), WebhookRejected)
     assert check_address("93.184.216.34", PUBLIC, WebhookRules()) is None
 
 
 def test_a_list_of_hosts_excludes_all_others() -> None:
     rules = WebhookRules(hosts=("a.example.com", "*.b.example.com"))
-    assert isinstance(check_url("https://a.example.com/", rules), Target)
-    assert isinstance(check_url("https://x.y.b.example.com/", rules), Target)
+    assert isinstance(check_url("https://a.example.com/", rules), WebhookUrl)
+    assert isinstance(check_url("https://x.y.b.example.com/", rules), WebhookUrl)
     for host in ("b.example.com", "xb.example.com", "aa.example.com", "8.8.8.8"):
-        assert isinstance(check_url(f"https://{host}/", rules), Rejected)
+        assert isinstance(check_url(f"https://{host}/", rules), WebhookRejected)
 
 
 def test_a_network_can_be_allowed() -> None:
     rules = WebhookRules(networks=(ip_network("10.1.0.0/16"),))
-    assert isinstance(check_url("https://10.1.2.3/", rules), Target)
-    assert isinstance(check_url("https://10.2.2.3/", rules), Rejected)
-    assert isinstance(check_url("http://10.1.2.3/", rules), Rejected)
+    assert isinstance(check_url("https://10.1.2.3/", rules), WebhookUrl)
+    assert isinstance(check_url("https://10.2.2.3/", rules), WebhookRejected)
+    assert isinstance(check_url("http://10.1.2.3/", rules), WebhookRejected)
     assert check_address("10.1.2.3", PUBLIC, rules) is None

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from headwater.server.subscriptions.addresses import Target, WebhookRules, check_url
+from headwater.server.subscriptions.addresses import WebhookRules, WebhookUrl, check_url
 from headwater.server.subscriptions.webhooks import CallFailed, WebhookClient, WebhookResponse
 
 LOOPBACK = WebhookRules(networks=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
@@ -83,9 +83,9 @@ def make_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
     return file, context
 
 
-def target(url: str, rules: WebhookRules) -> Target:
+def target(url: str, rules: WebhookRules) -> WebhookUrl:
     checked = check_url(url, rules)
-    assert isinstance(checked, Target), checked
+    assert isinstance(checked, WebhookUrl), checked
     return checked
 
 
@@ -126,7 +126,7 @@ def test_a_public_name_that_resolves_to_loopback_is_not_connected_to() -> None:
     async def scenario() -> None:
         async with Receiver() as receiver:
             # Treated as a public name: its address is known only when it is resolved for the call.
-            at = Target("https", "localhost", receiver.port, "/", local=False)
+            at = WebhookUrl("https", "localhost", receiver.port, "/", local=False)
             answer = await WebhookClient(WebhookRules(allow_local=True), 5, "").post(
                 at, {}, b"{}", 5
             )

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from headwater.server.subscriptions.refusals import Rejected
+from headwater.server.subscriptions.refusals import WebhookRejected
 
 _NUMERIC: Final = re.compile(r"(0x[0-9a-f]*|\d+)(\.(0x[0-9a-f]*|\d+))*", re.IGNORECASE)
 _NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
@@ -36,7 +36,7 @@ class WebhookRules(Struct, frozen=True):
     """Private networks that are allowed."""
 
 
-class Target(NamedTuple):
+class WebhookUrl(NamedTuple):
     """The parts of a webhook's URL."""
 
     scheme: str
@@ -52,44 +52,44 @@ class Target(NamedTuple):
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def check_url(url: str, rules: WebhookRules) -> Target | Rejected:
+def check_url(url: str, rules: WebhookRules) -> WebhookUrl | WebhookRejected:
     """Check a URL without resolving its host."""
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        return Rejected("it contains characters that are not allowed in a URL")
+        return WebhookRejected("it contains characters that are not allowed in a URL")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        return Rejected(f"it is not a URL: {error}")
+        return WebhookRejected(f"it is not a URL: {error}")
     if parts.scheme not in _DEFAULT_PORTS:
-        return Rejected("it must begin with https://")
+        return WebhookRejected("it must begin with https://")
     if parts.username is not None or parts.password is not None:
-        return Rejected("it contains a user name or password")
+        return WebhookRejected("it contains a user name or password")
     if port == 0:
-        return Rejected("there is no port 0")
+        return WebhookRejected("there is no port 0")
     local = bool(_LOCAL.fullmatch(host)) and rules.allow_local
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    target = Target(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path, local)
+    target = WebhookUrl(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path, local)
     if local:
         return target
     if parts.scheme != "https":
-        return Rejected("it must begin with https://")
+        return WebhookRejected("it must begin with https://")
     return _check_host(target, rules) or target
 
 
-def _check_host(target: Target, rules: WebhookRules) -> Rejected | None:
+def _check_host(target: WebhookUrl, rules: WebhookRules) -> WebhookRejected | None:
     host = target.host
     if rules.hosts and not any(_is_listed(host, entry) for entry in rules.hosts):
-        return Rejected(f"'{host}' is not in the list of allowed webhook hosts")
+        return WebhookRejected(f"'{host}' is not in the list of allowed webhook hosts")
     try:
         address = ip_address(host)
     except ValueError:
         # Resolvers accept 2130706433, 0x7f.1 and 127.1 as spellings of 127.0.0.1.
         if _NUMERIC.fullmatch(host):
-            return Rejected("its host is a number that is not a complete IP address")
+            return WebhookRejected("its host is a number that is not a complete IP address")
         if host == "localhost" or host.endswith((".localhost", ".local", ".internal")):
-            return Rejected(f"'{host}' is a name in a local network")
-        return None if _NAME.fullmatch(host) else Rejected("its host is not a valid name")
+            return WebhookRejected(f"'{host}' is a name in a local network")
+        return None if _NAME.fullmatch(host) else WebhookRejected("its host is not a valid name")
     return check_address(str(address), target, rules)
 
 
@@ -97,16 +97,18 @@ def _is_listed(host: str, entry: str) -> bool:
     return host.endswith(entry[1:]) if entry.startswith("*.") else host == entry
 
 
-def check_address(text: str, target: Target, rules: WebhookRules) -> Rejected | None:
+def check_address(text: str, target: WebhookUrl, rules: WebhookRules) -> WebhookRejected | None:
     """Check an address that a webhook's host resolves to, immediately before the call."""
     address = ip_address(text.partition("%")[0])
     if target.local:
-        return None if address.is_loopback else Rejected(f"{address} is not a loopback address")
+        return (
+            None if address.is_loopback else WebhookRejected(f"{address} is not a loopback address")
+        )
     if any(address in network for network in rules.networks):
         return None
     for seen in (address, *_embedded(address)):
         if not seen.is_global or seen.is_multicast or seen in _METADATA:
-            return Rejected(f"{address} is an address in a local network")
+            return WebhookRejected(f"{address} is an address in a local network")
     return None
 
 

@@ -20,7 +20,7 @@ from headwater.protocol.subscriptions import Link, beginning
 from headwater.server.problems import problem_of
 from headwater.server.subscriptions.addresses import WebhookRules, check_url
 from headwater.server.subscriptions.keys import SigningKeys
-from headwater.server.subscriptions.refusals import Rejected
+from headwater.server.subscriptions.refusals import WebhookRejected
 from headwater.server.subscriptions.subscription import Subscription, SubscriptionChange
 from headwater.server.subscriptions.tokens import Claims, mint
 from headwater.server.subscriptions.webhooks import CallFailed, WebhookClient, WebhookResponse
@@ -58,7 +58,7 @@ class _WebhookReply(msgspec.Struct):
     done: bool = False
 
 
-class Delivery:
+class WakeDelivery:
     """Wakes the workers of all subscriptions."""
 
     def __init__(
@@ -256,7 +256,7 @@ class Delivery:
 
     async def _call_webhook(self, sub: Subscription, body: bytes) -> WebhookResponse | CallFailed:
         target = check_url(sub.config.webhook_url or "", self._url_rules)
-        if isinstance(target, Rejected):
+        if isinstance(target, WebhookRejected):
             return CallFailed(f"the webhook may not be called: {target.reason}")
         headers = {
             "Content-Type": "application/json",

@@ -7,7 +7,7 @@ import msgspec
 from headwater.protocol import subscriptions as rules
 from headwater.protocol.offsets import MalformedOffset, Offset, parse_offset
 from headwater.protocol.subscriptions import AlreadyClaimed, NothingPending, WakeFenced
-from headwater.server.subscriptions.delivery import Delivery, WakeSnapshot, advance
+from headwater.server.subscriptions.delivery import WakeDelivery, WakeSnapshot, advance
 from headwater.server.subscriptions.refusals import BadAck, SubscriptionNotFound
 from headwater.server.subscriptions.subscription import Subscription, SubscriptionChange
 from headwater.storage.refusals import StoreUnwritable
@@ -57,7 +57,7 @@ LeaseRefusal = (
 class Leases:
     """Grants, extends and ends the leases of all subscriptions."""
 
-    def __init__(self, store: Store, delivery: Delivery) -> None:
+    def __init__(self, store: Store, delivery: WakeDelivery) -> None:
         self._store = store
         self._delivery = delivery
 

@@ -31,7 +31,7 @@ class NotPullWake(Struct, frozen=True):
     subscription_id: str
 
 
-class Rejected(Struct, frozen=True):
+class WebhookRejected(Struct, frozen=True):
     """The webhook may not be called."""
 
     reason: str

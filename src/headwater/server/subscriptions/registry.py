@@ -12,7 +12,7 @@ from msgspec import Struct
 from headwater.protocol.globs import GlobIndex, literal_prefix
 from headwater.protocol.offsets import START
 from headwater.protocol.subscriptions import Config, Link, State, to_idle
-from headwater.server.subscriptions.delivery import Delivery
+from headwater.server.subscriptions.delivery import WakeDelivery
 from headwater.server.subscriptions.refusals import ConfigConflict, SubscriptionNotFound
 from headwater.server.subscriptions.subscription import (
     LINKS,
@@ -39,7 +39,7 @@ class SubscriptionCreated(Struct, frozen=True):
 class SubscriptionRegistry:
     """The subscriptions of one store."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], delivery: Delivery) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float], delivery: WakeDelivery) -> None:
         self._store = store
         self._clock = clock
         self._delivery = delivery

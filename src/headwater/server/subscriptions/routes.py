@@ -23,7 +23,7 @@ from headwater.server.messages import Request, Response
 from headwater.server.routing import json_response, parse_number, split_path
 from headwater.server.settings import Settings
 from headwater.server.subscriptions.addresses import WebhookRules, check_url
-from headwater.server.subscriptions.delivery import Delivery
+from headwater.server.subscriptions.delivery import WakeDelivery
 from headwater.server.subscriptions.keys import SigningKey, SigningKeys
 from headwater.server.subscriptions.leases import MAX_WORKER, Acked, AckRequest, Claimed, Leases
 from headwater.server.subscriptions.refusals import (
@@ -31,8 +31,8 @@ from headwater.server.subscriptions.refusals import (
     BadToken,
     NoResource,
     NotPullWake,
-    Rejected,
     SubscriptionNotFound,
+    WebhookRejected,
 )
 from headwater.server.subscriptions.registry import SubscriptionCreated, SubscriptionRegistry
 from headwater.server.subscriptions.subscription import Subscription
@@ -71,7 +71,7 @@ class SubscriptionRoutes:
         settings: Settings,
         url_rules: WebhookRules,
         subscriptions: SubscriptionRegistry,
-        delivery: Delivery,
+        delivery: WakeDelivery,
         leases: Leases,
         keys: SigningKeys,
     ) -> None:
@@ -138,7 +138,7 @@ class SubscriptionRoutes:
             return refuse(config)
         if config.webhook_url is not None:
             target = check_url(config.webhook_url, self._url_rules)
-            if isinstance(target, Rejected):
+            if isinstance(target, WebhookRejected):
                 return refuse(target)
         refusal = await self._keys.ensure()
         if refusal is not None:

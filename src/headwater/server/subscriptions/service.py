@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from headwater.protocol.paths import RESERVED
 from headwater.server.settings import Settings
 from headwater.server.subscriptions.addresses import WebhookRules
-from headwater.server.subscriptions.delivery import Delivery
+from headwater.server.subscriptions.delivery import WakeDelivery
 from headwater.server.subscriptions.keys import SigningKeys
 from headwater.server.subscriptions.leases import Leases
 from headwater.server.subscriptions.registry import SubscriptionRegistry
@@ -29,7 +29,7 @@ class SubscriptionService:
         rules = _webhook_rules(settings)
         self._keys = SigningKeys(store, clock, settings.webhook_key_overlap)
         webhooks = WebhookClient(rules, settings.webhook_timeout, settings.webhook_ca_file)
-        delivery = Delivery(
+        delivery = WakeDelivery(
             store,
             clock,
             jitter,

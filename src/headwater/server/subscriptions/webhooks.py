@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import httptools
 
 from headwater import __version__
-from headwater.server.subscriptions.addresses import Target, WebhookRules, check_address
-from headwater.server.subscriptions.refusals import Rejected
+from headwater.server.subscriptions.addresses import WebhookRules, WebhookUrl, check_address
+from headwater.server.subscriptions.refusals import WebhookRejected
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024
 _MAX_HEAD_BYTES: Final = 16 * 1024
@@ -43,7 +43,7 @@ class WebhookClient:
         self._tls: ssl.SSLContext | None = None
 
     async def post(
-        self, target: Target, headers: dict[str, str], body: bytes, seconds: float
+        self, target: WebhookUrl, headers: dict[str, str], body: bytes, seconds: float
     ) -> WebhookResponse | CallFailed:
         """Send one request; must run in a task, and always ends within its time limit."""
         try:
@@ -61,14 +61,14 @@ class WebhookClient:
         except httptools.HttpParserError:
             return CallFailed("its response is not HTTP")
 
-    async def _resolve(self, target: Target) -> str | CallFailed:
+    async def _resolve(self, target: WebhookUrl) -> str | CallFailed:
         """Return the first address of the host that may be called."""
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(target.host, target.port, type=1)
         except OSError as error:
             return CallFailed(f"'{target.host}' can't be resolved: {error.strerror or error}")
-        refused: Rejected | None = None
+        refused: WebhookRejected | None = None
         for *_, socket_address in found:
             address = str(socket_address[0])
             refused = check_address(address, target, self._rules)
@@ -78,7 +78,7 @@ class WebhookClient:
         return CallFailed(f"'{target.host}' may not be called: {why}")
 
     async def _exchange(
-        self, target: Target, address: str, headers: dict[str, str], body: bytes
+        self, target: WebhookUrl, address: str, headers: dict[str, str], body: bytes
     ) -> WebhookResponse | CallFailed:
         secure = target.scheme == "https"
         reader, writer = await asyncio.open_connection(
@@ -100,7 +100,7 @@ class WebhookClient:
         return self._tls
 
 
-def _head(target: Target, headers: dict[str, str], length: int) -> bytes:
+def _head(target: WebhookUrl, headers: dict[str, str], length: int) -> bytes:
     lines = [
         f"POST {target.path} HTTP/1.1",
         f"Host: {target.authority}",
