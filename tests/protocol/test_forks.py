@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.protocol.byte_requests import serve
 from headwater.protocol.expiry import NEVER, Expiry, inherited_expiry
-from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point
+from headwater.protocol.forks import ForkOrigin, ForkRequest, resolve_fork
 from headwater.protocol.framing import frame_json
 from headwater.protocol.offsets import (
     START,
@@ -27,9 +28,8 @@ LINEAGE = Lineage(4)
 
 
 def point(request: ForkRequest, stored: bytes, media: str, lineage: Lineage = LINEAGE) -> Any:
-    return fork_point(
-        request, lineage, len(stored), media, lambda start, end: memoryview(stored)[start:end]
-    )
+    requests = resolve_fork(request, lineage, len(stored), media)
+    return serve(requests, lambda start, end: memoryview(stored)[start:end])
 
 
 def stored_json(messages: list[Any]) -> bytes:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headwater.protocol.byte_requests import serve
 from headwater.protocol.framing import (
-    _CUT_MAX_STEP,
+    _MAX_WINDOW,
     EmptyArray,
     InvalidJson,
     check_json,
-    cut,
-    find_cut,
+    complete_prefix,
+    find_split,
     frame,
     frame_json,
     is_boundary,
@@ -188,7 +189,7 @@ def test_a_window_of_json_is_cut_behind_a_message_or_not_at_all(
     stored = frame_json(json.dumps(messages).encode())
     assert isinstance(stored, bytes)
     window = memoryview(stored)[:size]
-    length = cut(window, JSON)
+    length = complete_prefix(window, JSON)
     if length is None:
         assert b"\n" not in bytes(window)
     else:
@@ -200,7 +201,7 @@ def test_a_window_of_json_is_cut_behind_a_message_or_not_at_all(
 @given(st.text(characters, min_size=1), st.integers(1, 40))
 def test_a_window_of_text_is_cut_between_characters_or_not_at_all(text: str, size: int) -> None:
     window = text.encode()[:size]
-    length = cut(window, TEXT)
+    length = complete_prefix(window, TEXT)
     if length is None:
         assert len(window) < 4
     else:
@@ -211,8 +212,8 @@ def test_a_window_of_text_is_cut_between_characters_or_not_at_all(text: str, siz
 
 @given(st.binary(min_size=1))
 def test_any_window_can_be_cut(window: bytes) -> None:
-    assert cut(window, BINARY) == len(window)
-    length = cut(window, TEXT)
+    assert complete_prefix(window, BINARY) == len(window)
+    length = complete_prefix(window, TEXT)
     assert length is None or 0 < length <= len(window)
     assert length is not None or len(window) < 4
 
@@ -235,7 +236,7 @@ class Stored:
 
 
 def find(data: bytes, begin: int, limit: int, media: str) -> int:
-    return find_cut(Stored(data).read, begin, limit, len(data), media)
+    return serve(find_split(begin, limit, len(data), media), Stored(data).read)
 
 
 @given(st.lists(values, min_size=1, max_size=5), st.integers(0, 4), st.integers(1, 100))
@@ -257,14 +258,17 @@ def test_long_messages_are_cut_by_the_same_rule(size: int, limit: int) -> None:
     line = b"x" * (size - 1) + b"\n"
     count = 2 + limit // size
     stored = Stored(line * count)
-    found = find_cut(stored.read, size, limit, len(stored.data), JSON)
+    found = serve(find_split(size, limit, len(stored.data), JSON), stored.read)
     assert found == size + max(1, limit // size) * size
     assert stored.bytes_read <= 2 * max(size, 16 * 1024)
 
 
 def test_what_is_cut_is_not_read_to_find_the_place() -> None:
     stored = Stored(b"0123456789,\n" * 200_000)
-    assert find_cut(stored.read, 12, 1 << 20, len(stored.data), JSON) == 12 + (1 << 20) // 12 * 12
+    assert (
+        serve(find_split(12, 1 << 20, len(stored.data), JSON), stored.read)
+        == 12 + (1 << 20) // 12 * 12
+    )
     assert stored.bytes_read <= 16 * 1024
 
 
@@ -297,7 +301,7 @@ def test_messages_are_counted_by_their_ends(messages: list[Any], count: int, len
     messages = ["x" * length, *messages]  # longer than a window, or not
     stored = frame_json(json.dumps(messages).encode())
     assert isinstance(stored, bytes)
-    end, passed = skip_messages(lambda a, b: stored[a:b], 0, len(stored), count)
+    end, passed = serve(skip_messages(0, len(stored), count), lambda a, b: stored[a:b])
     assert passed == min(count, len(messages))
     assert rendered(stored[:end]) == messages[:count]
 
@@ -330,8 +334,8 @@ def test_a_first_character_longer_than_the_limit_comes_whole(character: str) -> 
 @pytest.mark.parametrize("character", ["a", "\x80", "\u0800", "\uffff", "\U00010000", "\U0010ffff"])
 def test_a_window_of_text_that_ends_with_a_character_is_taken_whole(character: str) -> None:
     window = f"ab{character}".encode()
-    assert cut(window, TEXT) == len(window)
-    assert cut(window[:-1], TEXT) == 2
+    assert complete_prefix(window, TEXT) == len(window)
+    assert complete_prefix(window[:-1], TEXT) == 2
 
 
 @pytest.mark.parametrize(
@@ -364,15 +368,15 @@ def test_a_refused_body_says_why(body: bytes, reason: str) -> None:
 
 @pytest.mark.parametrize("place", [-1, 0, 1])
 def test_messages_are_skipped_where_one_ends_at_the_end_of_a_window(place: int) -> None:
-    end = _CUT_MAX_STEP + place  # where the first message's newline lies
+    end = _MAX_WINDOW + place  # where the first message's newline lies
     stored = Stored(b"1" * (end - 1) + b",\n2,\n")
-    assert skip_messages(stored.read, 0, len(stored.data), 1) == (end + 1, 1)
-    assert skip_messages(stored.read, 0, len(stored.data), 2) == (end + 4, 2)
+    assert serve(skip_messages(0, len(stored.data), 1), stored.read) == (end + 1, 1)
+    assert serve(skip_messages(0, len(stored.data), 2), stored.read) == (end + 4, 2)
 
 
 def test_no_more_messages_are_skipped_than_asked_for_however_many_windows_follow() -> None:
-    stored = Stored(b"1,\n" + b"2" * (2 * _CUT_MAX_STEP) + b",\n3,\n")
-    assert skip_messages(stored.read, 0, len(stored.data), 1) == (3, 1)
+    stored = Stored(b"1,\n" + b"2" * (2 * _MAX_WINDOW) + b",\n3,\n")
+    assert serve(skip_messages(0, len(stored.data), 1), stored.read) == (3, 1)
 
 
 def test_only_the_end_of_the_last_message_has_to_be_in_memory() -> None:

@@ -5,21 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.protocol.producers import (
+    Duplicate,
     EpochStartsAtZero,
     Fenced,
     ProducerClaim,
+    ProducerDecision,
     ProducerState,
-    Repeated,
     SequenceGap,
-    Verdict,
-    judge,
+    decide_producer,
 )
 
 STORED = ProducerState(5, 3)
 
 
 @pytest.mark.parametrize(
-    ("stored", "epoch", "seq", "verdict"),
+    ("stored", "epoch", "seq", "decision"),
     [
         (None, 0, 0, ProducerState(0, 0)),
         (None, 7, 0, ProducerState(7, 0)),
@@ -29,16 +29,16 @@ STORED = ProducerState(5, 3)
         (STORED, 6, 0, ProducerState(6, 0)),
         (STORED, 9, 0, ProducerState(9, 0)),
         (STORED, 6, 1, EpochStartsAtZero("p", 6, 1)),
-        (STORED, 5, 0, Repeated(STORED)),
-        (STORED, 5, 3, Repeated(STORED)),
+        (STORED, 5, 0, Duplicate(STORED)),
+        (STORED, 5, 3, Duplicate(STORED)),
         (STORED, 5, 4, ProducerState(5, 4)),
         (STORED, 5, 5, SequenceGap("p", 4, 5)),
     ],
 )
 def test_every_row_of_the_table(
-    stored: ProducerState | None, epoch: int, seq: int, verdict: Verdict
+    stored: ProducerState | None, epoch: int, seq: int, decision: ProducerDecision
 ) -> None:
-    assert judge(stored, ProducerClaim("p", epoch, seq)) == verdict
+    assert decide_producer(stored, ProducerClaim("p", epoch, seq)) == decision
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=60))
@@ -47,21 +47,21 @@ def test_random_claims_against_a_model(claims: list[tuple[int, int]]) -> None:
     accepted: list[tuple[int, int]] = []
     stored: ProducerState | None = None
     for epoch, seq in claims:
-        verdict = judge(stored, ProducerClaim("p", epoch, seq))
+        decision = decide_producer(stored, ProducerClaim("p", epoch, seq))
         newest = max(accepted)[0] if accepted else -1
         in_order = [s for e, s in accepted if e == epoch]
         fits = seq == len(in_order)
         if (epoch, seq) in accepted and epoch == newest:
-            assert isinstance(verdict, Repeated)
-            assert verdict.highest == max(accepted)
+            assert isinstance(decision, Duplicate)
+            assert decision.producer == max(accepted)
         elif epoch >= newest and fits:
-            assert verdict == ProducerState(epoch, seq)
+            assert decision == ProducerState(epoch, seq)
             accepted.append((epoch, seq))
             stored = ProducerState(epoch, seq)
         elif epoch < newest:
-            assert verdict == Fenced("p", epoch, newest)
+            assert decision == Fenced("p", epoch, newest)
         elif epoch > newest >= 0:
-            assert verdict == EpochStartsAtZero("p", epoch, seq)
+            assert decision == EpochStartsAtZero("p", epoch, seq)
         else:
-            assert verdict == SequenceGap("p", len(in_order), seq)
+            assert decision == SequenceGap("p", len(in_order), seq)
     assert len(set(accepted)) == len(accepted)

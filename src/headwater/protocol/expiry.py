@@ -1,10 +1,10 @@
-"""Expiry: when a stream ends by itself (PROTOCOL 5.1)."""
+"""Expiry: when a stream ends without a request to delete it (PROTOCOL 5.1)."""
 
 from msgspec import Struct
 
 
 class Expiry(Struct, frozen=True):
-    """When a stream ends: a sliding window in seconds, or an absolute time, or never."""
+    """When a stream expires: after a sliding window in seconds, at an absolute time, or never."""
 
     ttl: int | None = None
     expires_at: str | None = None
@@ -12,7 +12,7 @@ class Expiry(Struct, frozen=True):
     instant: float | None = None
 
     def deadline(self, last_access: float) -> float | None:
-        """Tell when the stream expires if nobody touches it after `last_access`."""
+        """Return when the stream expires if it is not accessed after `last_access`."""
         return self.instant if self.ttl is None else last_access + self.ttl
 
     def __bool__(self) -> bool:
@@ -23,5 +23,11 @@ NEVER = Expiry()
 
 
 def inherited_expiry(source: Expiry, requested: Expiry) -> Expiry:
-    """A fork gets what it asks for, and its source's expiry where it asks for none."""
+    """Return the expiry of a fork: the requested one, or else that of its source."""
     return requested or source
+
+
+def is_expired(expiry: Expiry, last_access: float, now: float) -> bool:
+    """Return whether a stream's time is over; one that is watched was accessed just now."""
+    deadline = expiry.deadline(last_access)
+    return deadline is not None and deadline <= now

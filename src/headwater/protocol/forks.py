@@ -2,36 +2,37 @@
 
 from msgspec import Struct
 
+from headwater.protocol.byte_requests import ByteRequests
 from headwater.protocol.content_types import is_json
-from headwater.protocol.framing import Read, find_position, skip_messages
+from headwater.protocol.framing import find_position, skip_messages
 from headwater.protocol.offsets import START, Lineage, Offset, PositionRefusal
 from headwater.protocol.refusals import SubOffsetOvershoot
 
 
 class ForkOrigin(Struct, frozen=True):
-    """Where a fork came from, kept to recognise the same request again."""
+    """Where a fork diverges from its source, as it was requested and as it was resolved."""
 
     source: str
     anchor: Offset
     sub_offset: int
     at: int
-    """The byte at which the fork diverges: the anchor and the sub-offset, resolved."""
+    """The byte at which the fork diverges: the anchor plus the sub-offset."""
 
     def describe(self) -> str:
         return f"{self.anchor}+{self.sub_offset}"
 
 
 class ForkRequest(Struct, frozen=True):
-    """What the fork headers ask for."""
+    """The fork headers of a request."""
 
     source: str
     offset: Offset | None = None
     sub_offset: int = 0
 
     def asks_for(self, origin: ForkOrigin) -> bool:
-        """Tell whether this request, repeated, means the fork that exists.
+        """Return whether this request, when repeated, describes an existing fork.
 
-        Without an offset it meant the tail of its time, which is where that fork diverged.
+        A request without an offset meant the tail at that time, which is where the fork diverged.
         """
         anchor = origin.anchor if self.offset is None else self.offset
         same_start = anchor == START and origin.anchor.byte == 0
@@ -41,24 +42,20 @@ class ForkRequest(Struct, frozen=True):
         return f"{'the tail' if self.offset is None else self.offset}+{self.sub_offset}"
 
 
-def fork_point(
-    request: ForkRequest,
-    lineage: Lineage,
-    tail: int,
-    media: str,
-    read: Read,
-) -> ForkOrigin | PositionRefusal | SubOffsetOvershoot:
-    """Resolve a fork request against its source; `read(start, end)` gives the source's bytes."""
+def resolve_fork(
+    request: ForkRequest, lineage: Lineage, tail: int, media: str
+) -> ByteRequests[ForkOrigin | PositionRefusal | SubOffsetOvershoot]:
+    """Find the byte of the source at which a fork diverges; requests bytes of the source."""
     offset = lineage.name(tail) if request.offset is None else request.offset
-    anchor = find_position(offset, lineage, tail, media, read)
+    anchor = yield from find_position(offset, lineage, tail, media)
     if not isinstance(anchor, int):
         return anchor
     at = anchor
     if request.sub_offset:
         if is_json(media):
-            at, passed = skip_messages(read, anchor, tail, request.sub_offset)
-            if passed < request.sub_offset:
-                return SubOffsetOvershoot(request.sub_offset, passed, "messages")
+            at, skipped = yield from skip_messages(anchor, tail, request.sub_offset)
+            if skipped < request.sub_offset:
+                return SubOffsetOvershoot(request.sub_offset, skipped, "messages")
         else:
             at = anchor + request.sub_offset
             if at > tail:

@@ -1,19 +1,21 @@
-"""Framing: how the messages of a JSON stream lie in its bytes, and where bytes may be cut.
+"""Framing: how messages are stored as bytes, and where the bytes of a stream may be split.
 
-A JSON message is stored as `<json>,\\n`. Line breaks between tokens become spaces on the way in and
+A JSON message is stored as `<json>,\\n`. Line breaks between tokens are replaced by spaces, and
 JSON allows none inside a string, so a newline byte is always the end of a message. A response is
-then `[` + bytes without the last two + `]`, and a chunk may be cut behind any newline.
+then `[` + bytes without the last two + `]`, and a chunk may end after any newline.
 
-A stream of any other type has no framing: every byte is a boundary, except that text is not cut
-inside a UTF-8 sequence.
+A stream of any other type has no framing: every byte is a boundary, except that text is not split
+inside a UTF-8 sequence. An offset is valid where it names a byte within the stream that is a
+boundary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from headwater.protocol.byte_requests import Buffer, ByteRequests
 from headwater.protocol.content_types import is_json, is_text
 from headwater.protocol.offsets import (
     Lineage,
@@ -23,9 +25,8 @@ from headwater.protocol.offsets import (
     PositionRefusal,
 )
 
-Buffer = bytes | bytearray | memoryview
-Elsewhere = TypeVar("Elsewhere")
-"""A part of a stream's bytes that is not in memory."""
+FilePart = TypeVar("FilePart")
+"""A part of a stream's bytes that is in a file, not in memory."""
 
 SEPARATOR: Final = b",\n"
 
@@ -34,8 +35,8 @@ _VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
 _BREAKS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 _WHITESPACE: Final = b" \t\r\n"
 _UTF8_MAX_TAIL: Final = 3
-_CUT_STEP: Final = 16 * 1024
-_CUT_MAX_STEP: Final = 256 * 1024
+_WINDOW: Final = 16 * 1024
+_MAX_WINDOW: Final = 256 * 1024
 
 
 class InvalidJson(Struct, frozen=True):
@@ -49,16 +50,16 @@ class EmptyArray(Struct, frozen=True):
 
 
 def frame(body: bytes, media: str) -> bytes | InvalidJson | EmptyArray:
-    """Turn a request body into the bytes that the stream stores."""
+    """Convert a request body into the bytes to store."""
     return frame_json(body) if is_json(media) else body
 
 
 def frame_json(body: bytes) -> bytes | InvalidJson | EmptyArray:
-    """Check a JSON body, flatten one level of array and store each message on its own line."""
+    """Check a JSON body, flatten one level of array and put each message on a line of its own."""
     body = body.strip(_WHITESPACE)
     try:
         if b"\n" in body or b"\r" in body:
-            _VALUE.decode(body)  # while it can be seen that no break lies inside a string
+            _VALUE.decode(body)  # before translating: no line break may be inside a string
             body = body.translate(_BREAKS_TO_SPACES)
         if not body.isascii():
             body.decode("utf-8")
@@ -89,10 +90,10 @@ def check_json(text: bytes) -> str | None:
     return None
 
 
-def render(parts: Sequence[Buffer | Elsewhere], media: str) -> list[Buffer | Elsewhere]:
-    """Turn stored bytes into a response body, copying nothing but the brackets.
+def render(parts: Sequence[Buffer | FilePart], media: str) -> list[Buffer | FilePart]:
+    """Turn stored bytes into the parts of a response body without copying them.
 
-    Parts that are not in memory stay as they are; the end of the last message is in memory.
+    Parts in files stay as they are. The end of the last message has to be in memory.
     """
     if not is_json(media):
         return list(parts)
@@ -106,19 +107,20 @@ def render(parts: Sequence[Buffer | Elsewhere], media: str) -> list[Buffer | Els
 
 
 def _in_memory(part: object) -> memoryview:
-    assert isinstance(part, bytes | bytearray | memoryview)  # noqa: S101 - as promised above
+    assert isinstance(part, bytes | bytearray | memoryview)  # noqa: S101 - a promise of `render`
     return memoryview(part)
 
 
 def is_boundary(before: int | None, media: str) -> bool:
-    """Tell whether a position is the end of a message, given the byte before it."""
+    """Return whether a position is a message boundary, given the byte before it."""
     return before is None or not is_json(media) or before == SEPARATOR[-1]
 
 
-def cut(window: Buffer, media: str) -> int | None:
-    """Say how much of a window that goes on past its end may be returned on its own.
+def complete_prefix(window: Buffer, media: str) -> int | None:
+    """Return the length of the longest prefix that ends at a message boundary, or None.
 
-    None where the window ends inside its first message: a larger window is needed.
+    The window is followed by more bytes. None means that it ends inside its first message, so that
+    a larger window is needed.
     """
     if is_json(media):
         return bytes(window).rfind(b"\n") + 1 or None
@@ -132,58 +134,56 @@ def cut(window: Buffer, media: str) -> int | None:
     return end
 
 
-def find_cut(
-    read: Callable[[int, int], Buffer], begin: int, limit: int, end: int, media: str
-) -> int:
-    """Find where to cut what lies from `begin` to `end`, of which about `limit` bytes are wanted.
+def find_split(begin: int, limit: int, end: int, media: str) -> ByteRequests[int]:
+    """Find where to split the bytes from `begin` to `end` so that about `limit` of them come first.
 
-    That is the last boundary within the limit or, where the first message is longer than that, the
-    first one behind it. `read(start, end)` gives stored bytes: few of them, near the cut.
+    The split is the last boundary within the limit. If the first message is longer than the limit,
+    it is the end of that message. Only bytes near the split are requested.
     """
     if begin + limit >= end:
         return end
     if is_json(media):
-        return _cut_lines(read, begin, begin + limit, end)
+        return (yield from _split_lines(begin, begin + limit, end))
     if is_text(media):
-        return _cut_text(read, begin, begin + limit, end)
+        return (yield from _split_text(begin, begin + limit, end))
     return begin + limit
 
 
-def _cut_lines(read: Callable[[int, int], Buffer], begin: int, limit: int, end: int) -> int:
-    step = _CUT_STEP
+def _split_lines(begin: int, limit: int, end: int) -> ByteRequests[int]:
+    step = _WINDOW
     upto = limit
     while upto > begin:
         start = max(begin, upto - step)
-        newline = bytes(read(start, upto)).rfind(b"\n")
+        newline = bytes((yield start, upto)).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
         upto = start
-        step = min(2 * step, _CUT_MAX_STEP)
+        step = min(2 * step, _MAX_WINDOW)
     start = limit
-    step = _CUT_STEP
+    step = _WINDOW
     while start < end:
         upto = min(end, start + step)
-        newline = bytes(read(start, upto)).find(b"\n")
+        newline = bytes((yield start, upto)).find(b"\n")
         if newline >= 0:
             return start + newline + 1
         start = upto
-        step = min(2 * step, _CUT_MAX_STEP)
+        step = min(2 * step, _MAX_WINDOW)
     return end
 
 
-def _cut_text(read: Callable[[int, int], Buffer], begin: int, limit: int, end: int) -> int:
+def _split_text(begin: int, limit: int, end: int) -> ByteRequests[int]:
     first = max(begin, limit - _UTF8_MAX_TAIL)
-    window = read(first, min(end, limit + _UTF8_MAX_TAIL))
+    window = yield first, min(end, limit + _UTF8_MAX_TAIL)
     at = limit - first
     lead = at
     while lead > 0 and _is_continuation(window[lead]):
         lead -= 1
     complete = lead + _utf8_length(window[lead])
     if complete <= at:
-        return limit  # stray continuation bytes: nothing is torn apart here
+        return limit  # stray continuation bytes: no character is split here
     if first + lead > begin:
         return first + lead
-    # The very first character is longer than the limit: it comes whole, as far as it is there.
+    # The very first character is longer than the limit: return all of it that is there.
     while at < min(complete, len(window)) and _is_continuation(window[at]):
         at += 1
     return first + at
@@ -194,23 +194,18 @@ def _is_continuation(byte: int) -> bool:
 
 
 def _utf8_length(lead: int) -> int:
-    """Say how many bytes a UTF-8 sequence has that begins with this one."""
+    """Return the length of the UTF-8 sequence that begins with this byte."""
     if lead < 0xC0:
         return 1
     return 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 
-def skip_messages(
-    read: Callable[[int, int], Buffer], begin: int, end: int, count: int
-) -> tuple[int, int]:
-    """Go past `count` JSON messages, or as many as there are: to which byte, past how many.
-
-    `read(start, end)` gives stored bytes, a window at a time.
-    """
+def skip_messages(begin: int, end: int, count: int) -> ByteRequests[tuple[int, int]]:
+    """Skip up to `count` JSON messages; return the byte after them and how many were skipped."""
     left = count
     while begin < end:
-        upto = min(end, begin + _CUT_MAX_STEP)
-        window = bytes(read(begin, upto))
+        upto = min(end, begin + _MAX_WINDOW)
+        window = bytes((yield begin, upto))
         within = window.count(b"\n")
         if within >= left:
             at = 0
@@ -222,21 +217,17 @@ def skip_messages(
     return end, count - left
 
 
-# Which byte of a stream an offset means: one that is there, and between two messages.
-
-Read = Callable[[int, int], Buffer]
-"""Gives the stored bytes of a range, in one piece: few of them."""
-
-
 def find_position(
-    offset: Offset, lineage: Lineage, tail: int, media: str, read: Read
-) -> int | PositionRefusal:
+    offset: Offset, lineage: Lineage, tail: int, media: str
+) -> ByteRequests[int | PositionRefusal]:
     """Find the byte that an offset names in a stream that ends at `tail`."""
     at = lineage.locate(offset)
     if not isinstance(at, int):
         return at
     if at > tail:
         return OffsetBeyondTail(offset, lineage.name(tail))
-    if 0 < at < tail and not is_boundary(read(at - 1, at)[0], media):
-        return OffsetInsideMessage(offset)
+    if 0 < at < tail and is_json(media):
+        before = yield at - 1, at
+        if not is_boundary(before[0], media):
+            return OffsetInsideMessage(offset)
     return at

@@ -1,6 +1,6 @@
-"""Idempotent producers: what a stream does with `(Producer-Id, Producer-Epoch, Producer-Seq)`.
+"""Idempotent producers: how `(Producer-Id, Producer-Epoch, Producer-Seq)` is decided on.
 
-PROTOCOL 5.2.1 as a table, for a claim `(epoch, seq)` against the stored `(epoch, seq)`:
+PROTOCOL 5.2.1 as a table, for a claimed `(epoch, seq)` and the stored `(epoch, seq)`:
 
     no state        seq = 0                 accept
                     seq > 0                 gap, expected 0
@@ -27,7 +27,7 @@ class ProducerState(NamedTuple):
 
 
 class ProducerClaim(NamedTuple):
-    """What a request says of itself."""
+    """The producer headers of a request."""
 
     producer_id: str
     epoch: int
@@ -35,12 +35,12 @@ class ProducerClaim(NamedTuple):
 
     @property
     def state(self) -> ProducerState:
-        """The state that accepting this claim leaves behind."""
+        """The producer's state once this claim is accepted."""
         return ProducerState(self.epoch, self.seq)
 
 
 class Fenced(Struct, frozen=True):
-    """The epoch is older than the stored one: a newer session has taken over."""
+    """The epoch is older than the stored one: a newer session has replaced it."""
 
     producer_id: str
     epoch: int
@@ -48,7 +48,7 @@ class Fenced(Struct, frozen=True):
 
 
 class SequenceGap(Struct, frozen=True):
-    """The sequence number skips at least one that was never seen."""
+    """The sequence number skips at least one that was never received."""
 
     producer_id: str
     expected: int
@@ -56,24 +56,25 @@ class SequenceGap(Struct, frozen=True):
 
 
 class EpochStartsAtZero(Struct, frozen=True):
-    """A new epoch was announced with a sequence number other than 0."""
+    """A new epoch began with a sequence number other than 0."""
 
     producer_id: str
     epoch: int
     received: int
 
 
-class Repeated(Struct, frozen=True):
-    """The claim was accepted before: answer as then, append nothing."""
+class Duplicate(Struct, frozen=True):
+    """The request was accepted before: it succeeds again and changes nothing."""
 
-    highest: ProducerState
-
-
-Verdict = ProducerState | Repeated | Fenced | SequenceGap | EpochStartsAtZero
+    producer: ProducerState | None = None
+    """The stored state; None when a closed stream is closed again without a producer."""
 
 
-def judge(stored: ProducerState | None, claim: ProducerClaim) -> Verdict:
-    """Decide on a claim: the new state where it is accepted."""
+ProducerDecision = ProducerState | Duplicate | Fenced | SequenceGap | EpochStartsAtZero
+
+
+def decide_producer(stored: ProducerState | None, claim: ProducerClaim) -> ProducerDecision:
+    """Decide on a claim; return the producer's new state if it is accepted."""
     if stored is None:
         if claim.seq == 0:
             return claim.state
@@ -85,7 +86,7 @@ def judge(stored: ProducerState | None, claim: ProducerClaim) -> Verdict:
             return claim.state
         return EpochStartsAtZero(claim.producer_id, claim.epoch, claim.seq)
     if claim.seq <= stored.seq:
-        return Repeated(stored)
+        return Duplicate(stored)
     if claim.seq == stored.seq + 1:
         return claim.state
     return SequenceGap(claim.producer_id, stored.seq + 1, claim.seq)

@@ -5,7 +5,7 @@ New bytes go to an open block; a block that is full is sealed and from then on h
 
 from bisect import bisect_right
 
-from headwater.protocol.framing import Buffer
+from headwater.protocol.byte_requests import Buffer
 
 SEAL_AT = 256 * 1024
 LARGE = 16 * 1024

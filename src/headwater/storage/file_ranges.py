@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 
-from headwater.protocol.framing import Buffer
+from headwater.protocol.byte_requests import Buffer
 
 
 class Truncated(OSError):

@@ -1,46 +1,36 @@
-"""The memory store: everything in dictionaries, gone when the process ends.
+"""The memory store: everything in dictionaries, lost when the process ends.
 
-It decides and applies in one step without waiting, so a call never sees another one half done.
+It decides and applies in one step without waiting, so no call sees another one half done.
 """
 
 from collections.abc import Callable, Mapping
-from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from headwater.errors import StoreNotOpen
-from headwater.protocol import content_types
-from headwater.protocol.content_types import media_type
-from headwater.protocol.expiry import Expiry, inherited_expiry
-from headwater.protocol.forks import ForkOrigin, ForkRequest, fork_point
-from headwater.protocol.framing import Buffer, EmptyArray, InvalidJson, frame
+from headwater.protocol.byte_requests import Buffer, serve
+from headwater.protocol.expiry import is_expired
 from headwater.protocol.lifecycle import (
-    AlreadyClosed,
+    Accepted,
     Append,
-    AppendPlan,
     Create,
+    Exists,
+    NewStream,
     StreamConfig,
+    WriterState,
     decide_append,
-    existing_mismatch,
+    decide_create,
+    is_removable,
+    lineage_of,
+    missing,
 )
-from headwater.protocol.offsets import (
-    Lineage,
-    Now,
-    Offset,
-)
-from headwater.protocol.producers import ProducerClaim, ProducerState, Repeated
-from headwater.protocol.refusals import (
-    ContentTypeMismatch,
-    Missing,
-    PathBlocked,
-    SourceGone,
-    SourceNotFound,
-    StreamGone,
-    StreamNotFound,
-)
+from headwater.protocol.offsets import Lineage, Now, Offset
+from headwater.protocol.producers import Duplicate, ProducerState
+from headwater.protocol.refusals import Missing
 from headwater.storage.byte_log import ByteLog
+from headwater.storage.expiry_queue import ExpiryQueue
 from headwater.storage.notifications import Notifications
 from headwater.storage.path_index import PathIndex
-from headwater.storage.read_path import read_chunk, split
+from headwater.storage.read_path import find_range, find_splits, make_chunk
 from headwater.storage.refusals import (
     AppendRefusal,
     CreateRefusal,
@@ -52,7 +42,6 @@ from headwater.storage.refusals import (
 from headwater.storage.store import Appended, Chunk, Created, Splits, Store, StreamInfo
 
 DEFAULT_LIMIT = 4 * 1024**3
-_SPARE_DEADLINES = 64
 
 
 class _Stream:
@@ -60,17 +49,14 @@ class _Stream:
 
     __slots__ = (
         "_info",
-        "closed",
-        "closed_by",
+        "accepted",
         "config",
         "deleted",
         "expires",
         "forks",
         "last_access",
-        "last_seq",
         "lineage",
         "log",
-        "media_type",
         "path",
         "producers",
         "source",
@@ -81,48 +67,45 @@ class _Stream:
         path: str,
         config: StreamConfig,
         lineage: Lineage,
-        start: int,
         source: "_Stream | None",
+        now: float,
     ) -> None:
         self.path = path
         self.config = config
-        self.media_type = config.media_type
         self.expires = bool(config.expiry)
         self.lineage = lineage
-        self.log = ByteLog(start)
+        self.log = ByteLog(config.origin.at if config.origin else 0)
         self.source = source
         self.forks = 0
-        self._info: StreamInfo | None = None
         self.deleted = False
-        self.closed = False
-        self.closed_by: ProducerClaim | None = None
-        self.last_seq: str | None = None
-        self.last_access = 0.0
+        self.accepted = WriterState(self.log.end)
+        self.last_access = now
         self.producers: dict[str, ProducerState] = {}
-
-    @property
-    def tail(self) -> Offset:
-        return self.lineage.name(self.log.end)
+        self._info: StreamInfo | None = None
 
     def info(self) -> StreamInfo:
-        """Describe the stream; kept until it changes, since reads ask for it again and again."""
+        """Describe the stream; cached until it changes, since each read asks for it."""
         info = self._info
         if info is None:
+            accepted = self.accepted
             info = self._info = StreamInfo(
-                self.path, self.config, self.lineage.own, self.tail, self.closed
+                self.path,
+                self.config,
+                self.lineage.own,
+                self.lineage.name(accepted.end),
+                accepted.closed,
             )
         return info
 
-    def extend(self, data: bytes, *, close: bool) -> None:
+    def append(self, data: bytes, after: WriterState) -> None:
         """Append bytes, close, or both."""
         if data:
             self.log.append(data)
-        if close:
-            self.closed = True
+        self.accepted = after
         self._info = None
 
     def slice(self, start: int, end: int) -> list[Buffer]:
-        """Give the bytes of a range, through the chain of sources where they are inherited."""
+        """Return the bytes of a range; inherited ones come from the chain of sources."""
         if start >= self.log.start:
             return self.log.slice(start, end)
         # From the end to the beginning: a chain may be longer than calls can be nested.
@@ -135,12 +118,12 @@ class _Stream:
         return [buffer for piece in reversed(pieces) for buffer in piece]
 
     def read(self, start: int, end: int) -> bytes:
-        """Give the bytes of a range in one piece."""
+        """Return the bytes of a range in one piece."""
         return b"".join(self.slice(start, end))
 
 
 class MemoryStore(Store):
-    """Keeps up to `limit` bytes of stream data in memory."""
+    """Stores up to `limit` bytes of stream data in memory."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self.limit = limit
@@ -149,7 +132,7 @@ class MemoryStore(Store):
         self._streams: dict[str, _Stream] = {}
         self._paths = PathIndex()
         self._epoch = 0
-        self._deadlines: list[tuple[float, int, str]] = []
+        self._deadlines: ExpiryQueue[tuple[int, str]] = ExpiryQueue(self._is_live)
         self._notifications = Notifications()
         self._documents: dict[str, bytes] = {}
 
@@ -165,96 +148,59 @@ class MemoryStore(Store):
 
     async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
         existing = self._find(path, now)
-        if existing is not None:
-            if existing.deleted:
-                return PathBlocked(path)
-            mismatch = existing_mismatch(
-                path, existing.config, closed=existing.closed, request=request
-            )
-            return mismatch or Created(existing.info(), new=False)
         source: _Stream | None = None
-        origin: ForkOrigin | None = None
-        content_type = request.content_type or content_types.DEFAULT
-        expiry = request.expiry
-        if request.fork is not None:
-            found = self._fork_source(request.fork, request.content_type, now)
-            if not isinstance(found, tuple):
-                return found
-            source, origin = found
-            content_type = request.content_type or source.config.content_type
-            expiry = inherited_expiry(source.config.expiry, request.expiry)
-        media = media_type(content_type) or content_types.DEFAULT
-        data = frame(request.body, media) if request.body else b""
-        if isinstance(data, EmptyArray):
-            data = b""  # PROTOCOL 9.1.3: on PUT an empty array is an empty stream
-        if isinstance(data, InvalidJson):
-            return data
+        if existing is None and request.fork is not None:
+            source = self._find(request.fork.source, now)
+        read = _nothing if source is None else source.read
+        decision = serve(decide_create(path, request, existing, source), read)
+        if isinstance(decision, Exists):
+            assert existing is not None  # noqa: S101 - it does
+            return Created(existing.info(), new=False)
+        if not isinstance(decision, NewStream):
+            return decision
+        data = decision.data
         if self.bytes + len(data) > self.limit:
             return self._full()
         self._epoch += 1
-        start = origin.at if origin else 0
-        lineage = source.lineage.fork(start, self._epoch) if source else Lineage(self._epoch)
-        config = StreamConfig(content_type, media, expiry, origin)
-        stream = _Stream(path, config, lineage, start, source)
+        lineage = lineage_of(decision.config, self._epoch, source)
+        stream = _Stream(path, decision.config, lineage, source, now)
         if source is not None:
             source.forks += 1
             source.last_access = now
-        stream.extend(data, close=request.close)
+        stream.append(data, WriterState(stream.log.end + len(data), decision.closed))
         self.bytes += len(data)
-        stream.last_access = now
         self._streams[path] = stream
         self._paths.add(path)
-        self._schedule(stream, expiry)
+        self._schedule(stream)
         self._notifications.changed((path,))
         return Created(stream.info(), new=True)
 
-    def _fork_source(
-        self, request: ForkRequest, content_type: str | None, now: float
-    ) -> tuple[_Stream, ForkOrigin] | CreateRefusal:
-        source = self._find(request.source, now)
-        if source is None:
-            return SourceNotFound(request.source)
-        if source.deleted:
-            return SourceGone(request.source)
-        if content_type is not None and media_type(content_type) != source.media_type:
-            return ContentTypeMismatch(request.source, source.media_type, content_type)
-        origin = fork_point(
-            request,
-            source.lineage,
-            source.log.end,
-            source.media_type,
-            source.read,
-        )
-        return (source, origin) if isinstance(origin, ForkOrigin) else origin
-
     async def append(self, path: str, request: Append, now: float) -> Appended | AppendRefusal:
         stream = self._find(path, now)
-        if stream is None:
-            return StreamNotFound(path)
-        if stream.deleted:
-            return StreamGone(path)
-        plan = decide_append(stream, request)
-        if type(plan) is AppendPlan:
-            data = plan.data
+        claim = request.producer
+        producer: ProducerState | None = None
+        if claim is not None and stream is not None:
+            producer = stream.producers.get(claim.producer_id)
+        decision = decide_append(path, stream, producer, request)
+        if isinstance(decision, Missing):
+            return decision
+        assert stream is not None  # noqa: S101 - it would be missing
+        if isinstance(decision, Accepted):
+            data = decision.data
             if self.bytes + len(data) > self.limit:
                 return self._full()
             stream.last_access = now
-            stream.extend(data, close=request.close)
+            stream.append(data, decision.after)
             self.bytes += len(data)
-            if plan.producer is not None and request.producer is not None:
-                stream.producers[request.producer.producer_id] = plan.producer
-            if request.seq is not None:
-                stream.last_seq = request.seq
-            if request.close:
-                stream.closed_by = request.producer
+            if claim is not None and decision.producer is not None:
+                stream.producers[claim.producer_id] = decision.producer
             self._notifications.changed((path,))
-            return Appended(stream.tail, stream.closed, plan.producer)
+            return Appended(stream.info().tail, decision.after.closed, decision.producer)
         stream.last_access = now
-        if isinstance(plan, Repeated):
-            return Appended(stream.tail, stream.closed, plan.highest, repeated=True)
-        if isinstance(plan, AlreadyClosed):
-            return Appended(stream.tail, closed=True, repeated=True)
-        return plan  # type: ignore[return-value] # a plan was handled above, by its exact type
+        if isinstance(decision, Duplicate):
+            closed = stream.accepted.closed
+            return Appended(stream.info().tail, closed, decision.producer, repeated=True)
+        return decision
 
     async def read(
         self,
@@ -265,52 +211,48 @@ class MemoryStore(Store):
         *,
         files: bool = False,  # noqa: ARG002 - there are none here
     ) -> Chunk | ReadRefusal:
-        stream = self._find(path, now)
-        if stream is None:
-            return StreamNotFound(path)
-        if stream.deleted:
-            return StreamGone(path)
-        chunk = read_chunk(stream.info(), stream.lineage, stream.slice, start, limit)
-        if isinstance(chunk, Chunk):
-            stream.last_access = now
-        return chunk
+        stream = self._find_live(path, now)
+        if not isinstance(stream, _Stream):
+            return stream
+        info = stream.info()
+        span = serve(find_range(info, stream.lineage, start, limit), stream.read)
+        if not isinstance(span, tuple):
+            return span
+        stream.last_access = now
+        begin, end = span
+        return make_chunk(info, stream.lineage, begin, end, stream.slice(begin, end))
 
     async def splits(
         self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
     ) -> Splits | ReadRefusal:
-        stream = self._find(path, now)
-        if stream is None:
-            return StreamNotFound(path)
-        if stream.deleted:
-            return StreamGone(path)
-        return split(stream.info(), stream.lineage, stream.read, start, end, size, limit)
+        stream = self._find_live(path, now)
+        if not isinstance(stream, _Stream):
+            return stream
+        splits = find_splits(stream.info(), stream.lineage, start, end, size, limit)
+        return serve(splits, stream.read)
 
     async def head(self, path: str, now: float) -> StreamInfo | Missing:
-        stream = self._find(path, now)
-        if stream is None:
-            return StreamNotFound(path)
-        return StreamGone(path) if stream.deleted else stream.info()
+        stream = self._find_live(path, now)
+        return stream.info() if isinstance(stream, _Stream) else stream
 
     async def delete(self, path: str, now: float) -> DeleteRefusal | None:
-        stream = self._find(path, now)
-        if stream is None:
-            return StreamNotFound(path)
-        if stream.deleted:
-            return StreamGone(path)
+        stream = self._find_live(path, now)
+        if not isinstance(stream, _Stream):
+            return stream
         self._remove(stream)
         return None
 
     async def expire(self, now: float, limit: int) -> int:
         removed = 0
-        while self._deadlines and self._deadlines[0][0] <= now and removed < limit:
-            _, epoch, path = heappop(self._deadlines)
-            stream = self._streams.get(path)
-            if stream is None or stream.lineage.own != epoch or stream.deleted:
+        while removed < limit and (key := self._deadlines.pop(now)) is not None:
+            if not self._is_live(key):
                 continue
-            if self._find(path, now) is stream and not stream.deleted:
-                self._schedule(stream, stream.config.expiry)
-            else:
+            stream = self._streams[key[1]]
+            if self._is_expired(stream, now):
+                self._remove(stream)
                 removed += 1
+            else:
+                self._schedule(stream)
         return removed
 
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
@@ -343,45 +285,41 @@ class MemoryStore(Store):
         return {key: kept[key] for key in sorted(kept) if key.startswith(prefix)}
 
     def _find(self, path: str, now: float) -> _Stream | None:
-        """Look a stream up, and remove it first where its time is over."""
+        """Find the stream at a path; one that has expired is removed first."""
         stream = self._streams.get(path)
         if stream is None:
             if not self._open:
                 raise StoreNotOpen
             return None
-        if stream.expires and not stream.deleted:
-            expiry = stream.config.expiry
-            if expiry.ttl is not None and self._notifications.is_watched(path):
-                stream.last_access = max(stream.last_access, now)
-            deadline = expiry.deadline(stream.last_access)
-            if deadline is not None and deadline <= now:
-                self._remove(stream)
-                return self._streams.get(path)
+        if stream.expires and not stream.deleted and self._is_expired(stream, now):
+            self._remove(stream)
+            return self._streams.get(path)
         return stream
 
-    def _schedule(self, stream: _Stream, expiry: Expiry) -> None:
-        deadline = expiry.deadline(stream.last_access)
-        if deadline is None:
-            return
-        heappush(self._deadlines, (deadline, stream.lineage.own, stream.path))
-        if len(self._deadlines) > 2 * len(self._streams) + _SPARE_DEADLINES:
-            self._forget_deadlines()
+    def _find_live(self, path: str, now: float) -> _Stream | Missing:
+        """Find a stream that is not deleted, or return why there is none."""
+        stream = self._find(path, now)
+        return missing(path, stream) if stream is None or stream.deleted else stream
 
-    def _forget_deadlines(self) -> None:
-        """Drop the deadlines of streams that were deleted before their time was over."""
-        streams = self._streams
-        self._deadlines = [
-            (deadline, epoch, path)
-            for deadline, epoch, path in self._deadlines
-            if (stream := streams.get(path)) is not None and stream.lineage.own == epoch
-        ]
-        heapify(self._deadlines)
+    def _is_expired(self, stream: _Stream, now: float) -> bool:
+        if self._notifications.is_watched(stream.path):
+            stream.last_access = max(stream.last_access, now)
+        return is_expired(stream.config.expiry, stream.last_access, now)
+
+    def _is_live(self, key: tuple[int, str]) -> bool:
+        stream = self._streams.get(key[1])
+        return stream is not None and stream.lineage.own == key[0] and not stream.deleted
+
+    def _schedule(self, stream: _Stream) -> None:
+        deadline = stream.config.expiry.deadline(stream.last_access)
+        if deadline is not None:
+            self._deadlines.add(deadline, (stream.lineage.own, stream.path))
 
     def _remove(self, stream: _Stream) -> None:
-        """Delete a stream, or keep it for its forks; then whatever sources it alone kept alive."""
+        """Delete a stream, and each source up the chain that only this one needed."""
         stream.deleted = True
         current: _Stream | None = stream
-        while current is not None and current.deleted and current.forks == 0:
+        while current is not None and is_removable(current):
             del self._streams[current.path]
             self._paths.discard(current.path)
             self.bytes -= current.log.end - current.log.start
@@ -392,3 +330,8 @@ class MemoryStore(Store):
 
     def _full(self) -> StoreFull:
         return StoreFull(f"the memory store holds at most {self.limit} bytes")
+
+
+def _nothing(start: int, end: int) -> bytes:
+    """Read from no source: only a fork requests bytes."""
+    raise AssertionError(start, end)

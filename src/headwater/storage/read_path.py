@@ -1,83 +1,76 @@
-"""Reading: whole messages from an offset up to a limit, and where a range may be split."""
+"""Reading: which bytes answer a read, and where a range may be split for several readers."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from headwater.protocol.framing import Buffer, Read, find_cut, find_position
+from headwater.protocol.byte_requests import ByteRequests
+from headwater.protocol.framing import find_position, find_split
 from headwater.protocol.offsets import Lineage, Now, Offset, PositionRefusal
 from headwater.storage.file_ranges import Part
 from headwater.storage.store import Chunk, Splits, StreamInfo
 
-Slice = Callable[[int, int], Sequence[Buffer]]
-"""Gives the stored bytes of a range as they lie."""
 
-
-class Files(Protocol):
-    """Where the bytes of a stream may also be had as ranges of files."""
-
-    def limit(self, begin: int, most: int) -> int:
-        """Say how many bytes to give at once, from a position on."""
-
-    def parts(self, begin: int, end: int) -> Sequence[Part]:
-        """Give the stored bytes of a range, as they lie or where they lie."""
-
-
-def read_chunk(
+def find_range(
     info: StreamInfo,
     lineage: Lineage,
-    slice_: Slice,
     start: Offset | Now,
     limit: int,
-    files: Files | None = None,
-) -> Chunk | PositionRefusal:
-    """Read up to a limit, and end between messages; one that is longer comes whole."""
+    read_limit: Callable[[int, int], int] | None = None,
+) -> ByteRequests[tuple[int, int] | PositionRefusal]:
+    """Find the bytes to return for a read of about `limit` bytes, as whole messages.
 
-    def joined(begin: int, end: int) -> bytes:
-        return b"".join(slice_(begin, end))
-
+    A message longer than the limit is returned whole. `read_limit(begin, limit)` lowers the limit
+    once the first byte is known.
+    """
+    tail = info.tail
+    end = tail.byte
+    if start == tail or isinstance(start, Now):
+        return end, end
     media = info.config.media_type
-    end = info.tail.byte
-    begin = end if isinstance(start, Now) else find_position(start, lineage, end, media, joined)
+    begin = yield from find_position(start, lineage, end, media)
     if not isinstance(begin, int):
         return begin
-    if begin == end:
-        return Chunk(info, info.tail, info.tail, (), up_to_date=True)
-    if files is not None:
-        limit = files.limit(begin, limit)
-    upto = find_cut(joined, begin, limit, end, media)
-    up_to_date = upto == end
+    if read_limit is not None:
+        limit = read_limit(begin, limit)
+    if begin + limit >= end:
+        return begin, end
+    return begin, (yield from find_split(begin, limit, end, media))
+
+
+def make_chunk(
+    info: StreamInfo, lineage: Lineage, begin: int, end: int, parts: Sequence[Part]
+) -> Chunk:
+    """Build the answer to a read from the bytes of its range."""
+    tail = info.tail
+    up_to_date = end == tail.byte
     return Chunk(
         info,
-        lineage.name(begin),
-        info.tail if up_to_date else lineage.name(upto),
-        (slice_ if files is None else files.parts)(begin, upto),
+        tail if begin == tail.byte else lineage.name(begin),
+        tail if up_to_date else lineage.name(end),
+        parts,
         up_to_date=up_to_date,
     )
 
 
-# Where a stream may be cut so that several readers share it, found without reading it.
-#
-# A piece ends at the last message boundary within the size that was asked for, or holds the one
-# message that is longer. Fork points are cut as well: inside a piece all positions then belong to
-# one epoch, so that a reader who counts bytes can name every one of them.
-
-
-def split(
+def find_splits(
     info: StreamInfo,
     lineage: Lineage,
-    read: Read,
     start: Offset,
     end: Offset | Now,
     size: int,
     limit: int,
-) -> Splits | PositionRefusal:
-    """Cut what lies between two positions, or say which of them the stream does not have."""
+) -> ByteRequests[Splits | PositionRefusal]:
+    """Split a range into pieces of about `size` bytes, found without reading the whole range.
+
+    A piece ends at the last message boundary within the size, or holds one message that is longer.
+    Fork points are split points as well: all positions within a piece then belong to one epoch, so
+    that a reader who counts bytes can name every one of them.
+    """
     media = info.config.media_type
     tail = info.tail.byte
-    begin = find_position(start, lineage, tail, media, read)
+    begin = yield from find_position(start, lineage, tail, media)
     if not isinstance(begin, int):
         return begin
-    upto = tail if isinstance(end, Now) else find_position(end, lineage, tail, media, read)
+    upto = tail if isinstance(end, Now) else (yield from find_position(end, lineage, tail, media))
     if not isinstance(upto, int):
         return upto
     forks = [at for at, _ in lineage.inherited if begin < at < upto]
@@ -85,5 +78,5 @@ def split(
     while points[-1] < upto and len(points) <= limit:
         last = points[-1]
         wall = next((at for at in forks if at > last), upto)
-        points.append(find_cut(read, last, size, wall, media))
+        points.append((yield from find_split(last, size, wall, media)))
     return Splits(info, [lineage.name(point) for point in points], complete=points[-1] >= upto)

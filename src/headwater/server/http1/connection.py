@@ -17,7 +17,7 @@ from collections import deque
 from http import HTTPStatus
 from typing import Final
 
-from headwater.protocol.framing import Buffer
+from headwater.protocol.byte_requests import Buffer
 from headwater.server.admission import Hold
 from headwater.server.handlers.live import EventStream, Feed
 from headwater.server.http1.endpoint import NEVER, TO_BE_SET, Endpoint, access_log

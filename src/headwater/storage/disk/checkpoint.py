@@ -11,7 +11,7 @@ from time import perf_counter
 
 import msgspec
 
-from headwater.protocol.framing import Buffer
+from headwater.protocol.byte_requests import Buffer
 from headwater.protocol.producers import ProducerState
 from headwater.storage.disk.catalog import Catalog, CatalogChanges, StreamRow
 from headwater.storage.disk.faults import NO_FAULTS, Faults

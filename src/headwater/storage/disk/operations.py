@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from headwater.protocol.producers import ProducerClaim, ProducerState
-from headwater.storage.disk.records import NOTHING_ELSE, AppendExtras
+from headwater.protocol.lifecycle import Accepted
+from headwater.protocol.producers import ProducerState
+from headwater.storage.disk.records import AppendExtras
 from headwater.storage.disk.registry import Documents, Registry
 from headwater.storage.disk.stream import DiskStream
 
@@ -32,53 +33,41 @@ class CreateOperation:
 
 
 class AppendOperation:
-    """An append that was decided on; making it moves the accepted state."""
+    """An append that was accepted."""
 
-    __slots__ = ("_data", "_extras", "_now", "_old_producer", "_old_seq", "_registry", "_stream")
+    __slots__ = ("_before", "_decision", "_extras", "_now", "_producer", "_registry", "_stream")
 
     def __init__(
         self,
         registry: Registry,
         stream: DiskStream,
-        data: bytes,
+        decision: Accepted,
+        producer: ProducerState | None,
         extras: AppendExtras,
         now: float,
     ) -> None:
+        """Accept an append; `producer` is the state of its producer before."""
         self._registry = registry
         self._stream = stream
-        self._data = data
+        self._decision = decision
+        self._producer = producer
         self._extras = extras
         self._now = now
-        stream.end += len(data)
-        if extras is NOTHING_ELSE:
-            return
-        self._old_seq = stream.last_seq
-        self._old_producer: ProducerState | None = None
+        self._before = stream.accepted
+        stream.accepted = decision.after
         if extras.producer is not None:
-            claim = ProducerClaim(*extras.producer)
-            self._old_producer = stream.producers.get(claim.producer_id)
-            stream.producers.set(claim.producer_id, claim.state)
-            if extras.close:
-                stream.closed_by = claim
-        if extras.seq is not None:
-            stream.last_seq = extras.seq
-        if extras.close:
-            stream.closed = True
+            stream.producers.set(extras.producer[0], decision.producer)
 
     def apply(self) -> None:
-        self._registry.appended(self._stream, self._data, self._extras, self._now)
+        decision = self._decision
+        self._registry.appended(
+            self._stream, decision.data, self._extras, self._now, decision.after
+        )
 
     def revert(self) -> None:
-        stream = self._stream
-        stream.end -= len(self._data)
-        if self._extras is NOTHING_ELSE:
-            return
-        stream.last_seq = self._old_seq
+        self._stream.accepted = self._before
         if self._extras.producer is not None:
-            stream.producers.set(self._extras.producer[0], self._old_producer)
-        if self._extras.close:
-            stream.closed = False
-            stream.closed_by = None
+            self._stream.producers.set(self._extras.producer[0], self._producer)
 
 
 class DeleteOperation:

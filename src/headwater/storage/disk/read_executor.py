@@ -1,18 +1,17 @@
 """Where the bytes of a stream are: inherited from a source, in segments, or still in memory."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Final, cast
 
 from headwater.errors import StreamDamaged
-from headwater.protocol.framing import Buffer
+from headwater.protocol.byte_requests import Buffer, serve
 from headwater.protocol.offsets import Now, Offset, PositionRefusal
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles
 from headwater.storage.disk.stream import DiskStream
 from headwater.storage.file_ranges import Part
-from headwater.storage.read_path import read_chunk
+from headwater.storage.read_path import find_range, make_chunk
 from headwater.storage.store import Chunk
 
 _FROM_FILE_BYTES: Final = 256 * 1024
@@ -33,15 +32,16 @@ class StoredBytes:
     def chunk(
         self, stream: DiskStream, start: Offset | Now, limit: int, *, files: bool = False
     ) -> Chunk | PositionRefusal:
-        """Read up to a limit from an offset on, and end between messages."""
-        return read_chunk(
-            stream.info(),
-            stream.lineage,
-            partial(self.slice, stream),
-            start,
-            limit,
-            _StreamFiles(self, stream) if files else None,
-        )
+        """Read about `limit` bytes from an offset, as whole messages."""
+        info = stream.info()
+        read_limit = partial(self.at_once, stream) if files else None
+        rule = find_range(info, stream.lineage, start, limit, read_limit)
+        span = serve(rule, partial(self.joined, stream))
+        if not isinstance(span, tuple):
+            return span
+        begin, end = span
+        parts = self.parts(stream, begin, end, files=files) if begin < end else ()
+        return make_chunk(info, stream.lineage, begin, end, parts)
 
     def at_once(self, stream: DiskStream, begin: int, most: int) -> int:
         """Say how much to read at once: little of what is copied, or has to be checked first.
@@ -123,17 +123,3 @@ class StoredBytes:
             where = f"{self._catalog.path} (bytes {begin} to {end} of the stream are not listed)"
             raise StreamDamaged(where, 0, stream.number)
         return parts
-
-
-class _StreamFiles:
-    """One stream's bytes, for one read."""
-
-    def __init__(self, stored: StoredBytes, stream: DiskStream) -> None:
-        self._stored = stored
-        self._stream = stream
-
-    def limit(self, begin: int, most: int) -> int:
-        return self._stored.at_once(self._stream, begin, most)
-
-    def parts(self, begin: int, end: int) -> Sequence[Part]:
-        return self._stored.parts(self._stream, begin, end, files=True)

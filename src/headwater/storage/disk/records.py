@@ -19,6 +19,8 @@ from typing import Final
 
 import msgspec
 
+from headwater.protocol.lifecycle import NewStream
+
 CREATE: Final = 1
 APPEND: Final = 2
 DELETE: Final = 3
@@ -50,6 +52,18 @@ class CreateMeta(msgspec.Struct, array_like=True, frozen=True):
     anchor: tuple[int, int] = (0, 0)
     sub_offset: int = 0
     at: int = 0
+
+
+def create_meta(path: str, new: NewStream, source: int, now: float) -> CreateMeta:
+    """Describe a new stream, whose source has the number `source` if it is a fork."""
+    config = new.config
+    expiry = config.expiry
+    origin = config.origin
+    values = (config.content_type, expiry.ttl, expiry.expires_at, expiry.instant, new.closed, now)
+    if origin is None:
+        return CreateMeta(path, *values)
+    anchor = (origin.anchor.epoch, origin.anchor.byte)
+    return CreateMeta(path, *values, origin.source, source, anchor, origin.sub_offset, origin.at)
 
 
 class AppendExtras(msgspec.Struct, array_like=True, frozen=True):

@@ -194,10 +194,11 @@ class Replay:
         self._append(found, record)
 
     def _append(self, stream: DiskStream, record: AppendRecord) -> None:
-        if record.start < stream.log.end or (not record.data and stream.durable_closed):
+        end = stream.durable.end
+        if record.start < end or (not record.data and stream.durable.closed):
             return
-        if record.start > stream.log.end:
-            raise DamagedRecord(f"bytes {stream.log.end} to {record.start} before it are missing")
+        if record.start > end:
+            raise DamagedRecord(f"bytes {end} to {record.start} before it are missing")
         self._registry.appended(stream, record.data, record.extras, record.now)
         self._touched[stream.number] = stream
 

@@ -6,19 +6,23 @@ durable or from a replay: there is one set of rules for both.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from heapq import heapify, heappop, heappush
 from typing import Final
 
-from headwater.protocol import content_types
-from headwater.protocol.content_types import media_type
 from headwater.protocol.expiry import Expiry
 from headwater.protocol.forks import ForkOrigin
-from headwater.protocol.lifecycle import StreamConfig
-from headwater.protocol.offsets import Lineage, Offset
-from headwater.protocol.producers import ProducerClaim
+from headwater.protocol.lifecycle import (
+    WriterState,
+    is_removable,
+    lineage_of,
+    next_state,
+    stream_config,
+)
+from headwater.protocol.offsets import Offset
+from headwater.protocol.producers import ProducerClaim, ProducerState
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.records import NOTHING_ELSE, AppendExtras, CreateMeta
 from headwater.storage.disk.stream import DiskStream, from_row
+from headwater.storage.expiry_queue import ExpiryQueue
 from headwater.storage.path_index import PathIndex
 
 STREAM_BYTES: Final = 1024
@@ -36,7 +40,7 @@ class Registry:
         self._by_number: OrderedDict[int, DiskStream] = OrderedDict()
         """The one that was taken in, or looked at for eviction, the longest time ago first."""
         self._busy_in_a_row = 0
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines: ExpiryQueue[int] = ExpiryQueue(self._by_number.__contains__)
         self.next_epoch = next_epoch
         self.documents = Documents(catalog)
         self.dirty: dict[int, DiskStream] = {}
@@ -130,7 +134,7 @@ class Registry:
         """Take a stream in."""
         self._by_path[stream.path] = stream
         self._by_number[stream.number] = stream
-        self._schedule(stream)
+        self.schedule(stream)
 
     def drop(self, stream: DiskStream) -> None:
         """Let go of a stream: it was evicted, removed, or never came to be."""
@@ -167,28 +171,22 @@ class Registry:
         """Make a stream as a creation record describes it; it is not taken in yet."""
         source = self.numbered(meta.source) if meta.source else None
         origin = None
-        lineage = Lineage(number)
         if source is not None and meta.source_path is not None:
             origin = ForkOrigin(meta.source_path, Offset(*meta.anchor), meta.sub_offset, meta.at)
-            lineage = source.lineage.fork(meta.at, number)
-        config = StreamConfig(
-            meta.content_type,
-            media_type(meta.content_type) or content_types.DEFAULT,
-            Expiry(meta.ttl, meta.expires_at, meta.instant),
-            origin,
-        )
-        stream = DiskStream(number, meta.path, config, lineage, meta.source, meta.at, meta.at, None)
+        expiry = Expiry(meta.ttl, meta.expires_at, meta.instant)
+        config = stream_config(meta.content_type, expiry, origin)
+        lineage = lineage_of(config, number, source)
+        begin = WriterState(meta.at)
+        stream = DiskStream(number, meta.path, config, lineage, meta.source, meta.at, begin, None)
         stream.last_access = meta.now
         return stream
 
     def created(self, stream: DiskStream, data: bytes, *, closed: bool) -> None:
         """A creation is durable."""
-        stream.grow(data)
-        stream.end = stream.log.end
+        after = next_state(stream.durable, len(data), close=closed, seq=None, claim=None)
+        stream.extend(data, after)
+        stream.accepted = after
         self.tail_bytes += len(data)
-        if closed:
-            stream.closed = True
-            stream.close(None)
         if stream.source:
             source = self.numbered(stream.source)
             if source is not None:
@@ -213,9 +211,21 @@ class Registry:
         if self._by_path.get(stream.path, stream) is stream:
             self._unsaved.discard(stream.path)
 
-    def appended(self, stream: DiskStream, data: bytes, extras: AppendExtras, now: float) -> None:
-        """An append is durable."""
-        stream.grow(data)
+    def appended(
+        self,
+        stream: DiskStream,
+        data: bytes,
+        extras: AppendExtras,
+        now: float,
+        after: WriterState | None = None,
+    ) -> None:
+        """An append is durable; one that is replayed does not have the state after it yet."""
+        if after is None:
+            claim = None if extras.producer is None else ProducerClaim(*extras.producer)
+            after = next_state(
+                stream.durable, len(data), close=extras.close, seq=extras.seq, claim=claim
+            )
+        stream.extend(data, after)
         self.tail_bytes += len(data)
         stream.last_access = max(stream.last_access, now)
         self._mark_dirty(stream)
@@ -224,25 +234,17 @@ class Registry:
             stream.row_changed = True
         if extras is NOTHING_ELSE:
             return
-        claim: ProducerClaim | None = None
         if extras.producer is not None:
-            claim = ProducerClaim(*extras.producer)
-            if claim.producer_id not in stream.unsaved_producers:
-                self.dirty_bytes += _PRODUCER_BYTES + len(claim.producer_id)
-            stream.unsaved_producers[claim.producer_id] = claim.state
-        if extras.seq is not None:
-            stream.durable_seq = extras.seq
-            stream.row_changed = True
-        if extras.close:
-            stream.close(claim)
+            producer_id, epoch, seq = extras.producer
+            if producer_id not in stream.unsaved_producers:
+                self.dirty_bytes += _PRODUCER_BYTES + len(producer_id)
+            stream.unsaved_producers[producer_id] = ProducerState(epoch, seq)
+        if extras.close or extras.seq is not None:
             stream.row_changed = True
 
     def replayed(self, stream: DiskStream) -> None:
         """Bring the accepted state to where the journal has brought the durable one."""
-        stream.end = stream.log.end
-        stream.closed = stream.durable_closed
-        stream.closed_by = stream.durable_closed_by
-        stream.last_seq = stream.durable_seq
+        stream.accepted = stream.durable
         for producer_id, state in stream.unsaved_producers.items():
             stream.producers.set(producer_id, state)
         stream.last_access = max(stream.last_access, self.oldest_access)
@@ -253,7 +255,7 @@ class Registry:
         self._mark_changed(stream)
         self.changed.add(stream.path)
         current: DiskStream | None = stream
-        while current is not None and current.deleted and current.forks == 0:
+        while current is not None and is_removable(current):
             self._remove(current)
             current = self.numbered(current.source) if current.source else None
             if current is not None:
@@ -280,28 +282,21 @@ class Registry:
 
     # Expiry
 
-    def _schedule(self, stream: DiskStream) -> None:
+    def schedule(self, stream: DiskStream) -> None:
+        """Have `due` return a stream once its deadline, as it is now, has passed."""
         deadline = stream.deadline() if stream.expires and not stream.deleted else None
         if deadline is not None:
-            heappush(self._deadlines, (deadline, stream.number))
-            if len(self._deadlines) > 2 * len(self._by_number) + 1024:
-                self._deadlines = [item for item in self._deadlines if item[1] in self._by_number]
-                heapify(self._deadlines)
+            self._deadlines.add(deadline, stream.number)
 
     def due(self, now: float) -> Iterator[str]:
         """Give paths of streams whose time may be over: look at each again before removing it."""
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, number = heappop(self._deadlines)
+        while (number := self._deadlines.pop(now)) is not None:
             stream = self._by_number.get(number)
             if stream is not None and not stream.deleted:
                 yield stream.path
         for path in self._catalog.expired(now):
             if path not in self._by_path:
                 yield path
-
-    def reschedule(self, stream: DiskStream) -> None:
-        """Look at a stream again when its time, as it is now, is over."""
-        self._schedule(stream)
 
 
 class Documents:

@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 from zlib_ng.zlib_ng import crc32
 
 from headwater.errors import StoreDamaged, StreamDamaged
-from headwater.protocol.framing import Buffer
+from headwater.protocol.byte_requests import Buffer
 from headwater.storage.disk.data_directory import (
     HEADER_BYTES,
     NUMBER,

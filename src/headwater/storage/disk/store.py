@@ -13,33 +13,22 @@ from pathlib import Path
 from time import time
 from typing import Final
 
-import msgspec
-
 from headwater.errors import StoreDamaged, StoreNotOpen, StreamDamaged
-from headwater.protocol import content_types
-from headwater.protocol.content_types import media_type
-from headwater.protocol.expiry import inherited_expiry
-from headwater.protocol.forks import ForkOrigin, fork_point
-from headwater.protocol.framing import EmptyArray, InvalidJson, frame
+from headwater.protocol.byte_requests import serve
+from headwater.protocol.expiry import is_expired
 from headwater.protocol.lifecycle import (
-    AlreadyClosed,
+    Accepted,
     Append,
-    AppendPlan,
     Create,
+    Exists,
+    NewStream,
     decide_append,
-    existing_mismatch,
+    decide_create,
+    missing,
 )
 from headwater.protocol.offsets import Now, Offset
-from headwater.protocol.producers import Repeated
-from headwater.protocol.refusals import (
-    ContentTypeMismatch,
-    Missing,
-    PathBlocked,
-    SourceGone,
-    SourceNotFound,
-    StreamGone,
-    StreamNotFound,
-)
+from headwater.protocol.producers import Duplicate, ProducerState
+from headwater.protocol.refusals import Missing
 from headwater.storage.disk.catalog import FILE as CATALOG_FILE
 from headwater.storage.disk.catalog import Catalog, CatalogFailed, CatalogFull
 from headwater.storage.disk.checkpointer import Checkpointer
@@ -61,7 +50,7 @@ from headwater.storage.disk.read_executor import StoredBytes
 from headwater.storage.disk.records import (
     NOTHING_ELSE,
     AppendExtras,
-    CreateMeta,
+    create_meta,
     encode_append,
     encode_create,
     encode_delete,
@@ -72,7 +61,7 @@ from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers
 from headwater.storage.disk.stream import DiskStream
 from headwater.storage.notifications import Notifications
-from headwater.storage.read_path import split
+from headwater.storage.read_path import find_splits
 from headwater.storage.refusals import (
     AppendRefusal,
     BytesDamaged,
@@ -198,133 +187,93 @@ class DiskStore(Store):
     def ready(self) -> bool:
         return self._opened
 
-    # Creating
+    # Writing
 
     async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
         existing = await self._find(path, now)
-        if existing is not None:
-            if existing.deleted:
-                return PathBlocked(path)
-            mismatch = existing_mismatch(
-                path, existing.config, closed=existing.closed, request=request
-            )
-            if existing.pending and (error := await self._settled(existing)) is not None:
-                return error
-            return mismatch or Created(existing.info(), new=False)
-        content_type = request.content_type or content_types.DEFAULT
-        expiry = request.expiry
         source: DiskStream | None = None
-        origin: ForkOrigin | None = None
-        if request.fork is not None:
+        if existing is None and request.fork is not None:
             source = await self._find(request.fork.source, now)
-            if source is None:
-                return SourceNotFound(request.fork.source)
-            if source.deleted:
-                return SourceGone(request.fork.source)
-            if request.content_type and media_type(request.content_type) != source.media_type:
-                return ContentTypeMismatch(
-                    request.fork.source, source.media_type, request.content_type
-                )
-            found = self._fork_origin(source, request)
-            if not isinstance(found, ForkOrigin):
-                return found
-            origin = found
-            content_type = request.content_type or source.config.content_type
-            expiry = inherited_expiry(source.config.expiry, request.expiry)
-        media = media_type(content_type) or content_types.DEFAULT
-        data = frame(request.body, media) if request.body else b""
-        if isinstance(data, EmptyArray):
-            data = b""  # PROTOCOL 9.1.3: on PUT an empty array is an empty stream
-        if isinstance(data, InvalidJson):
-            return data
-        if source is not None and self._registry.at(path) is not None:
-            return await self.create(path, request, now)  # created while we waited for the source
-        meta = CreateMeta(
-            path, content_type, expiry.ttl, expiry.expires_at, expiry.instant, request.close, now
-        )
-        if source is not None and origin is not None:
-            meta = msgspec.structs.replace(
-                meta,
-                source_path=origin.source,
-                source=source.number,
-                anchor=tuple(origin.anchor),
-                sub_offset=origin.sub_offset,
-                at=origin.at,
-            )
-        if (
-            self._checkpointer.write_refusal is not None
-            and self._checkpointer.still_refuses_writes()
-        ):
-            return self._checkpointer.write_refusal
+        rule = decide_create(path, request, existing, source)
+        try:
+            decision = serve(rule, partial(self._read_source, source))
+        except StreamDamaged as damage:
+            assert source is not None  # noqa: S101 - its bytes were read
+            return self._report(source, damage)
+        if existing is not None and existing.pending:
+            error = await self._settled(existing)
+            if error is not None:
+                return error
+        if isinstance(decision, Exists):
+            assert existing is not None  # noqa: S101 - it does
+            return Created(existing.info(), new=False)
+        if not isinstance(decision, NewStream):
+            return decision
         registry = self._registry
+        if source is not None and registry.at(path) is not None:
+            return await self.create(path, request, now)  # created while we waited for the source
+        checkpointer = self._checkpointer
+        if checkpointer.write_refusal is not None and checkpointer.still_refuses_writes():
+            return checkpointer.write_refusal
         number = registry.next_epoch
         registry.next_epoch += 1
+        meta = create_meta(path, decision, 0 if source is None else source.number, now)
         stream = registry.make(number, meta)
-        operation = CreateOperation(registry, stream, data, closed=request.close)
-        stream.commit = self._commits.add(encode_create(number, meta, data), operation)
+        operation = CreateOperation(registry, stream, decision.data, closed=decision.closed)
+        stream.commit = self._commits.add(encode_create(number, meta, decision.data), operation)
         if source is not None:
             source.commit = stream.commit
             registry.touch(source, now)
         error = await self._settled(stream)
         return error or Created(stream.info(), new=True)
 
-    def _fork_origin(self, source: DiskStream, request: Create) -> ForkOrigin | CreateRefusal:
-        assert request.fork is not None  # noqa: S101 - only asked for with a fork
-        try:
-            return fork_point(
-                request.fork,
-                source.lineage,
-                source.log.end,
-                source.media_type,
-                partial(self._bytes.joined, source),
-            )
-        except StreamDamaged as damage:
-            return self._report(source, damage)
-
-    # Writing
+    def _read_source(self, source: DiskStream | None, start: int, end: int) -> bytes:
+        assert source is not None  # noqa: S101 - only a fork requests bytes
+        return self._bytes.joined(source, start, end)
 
     async def append(self, path: str, request: Append, now: float) -> Appended | AppendRefusal:
         stream = self._registry.at_hand(path) if self._opened else None
         if stream is None:
             stream = await self._find(path, now)
-            if stream is None:
-                return StreamNotFound(path)
-        if stream.deleted:
-            return StreamGone(path)
-        plan = decide_append(stream, request)
-        if type(plan) is AppendPlan:
-            if (
-                self._checkpointer.write_refusal is not None
-                and self._checkpointer.still_refuses_writes()
-            ):
-                return self._checkpointer.write_refusal
-            claim = request.producer
+        claim = request.producer
+        producer: ProducerState | None = None
+        if claim is not None and stream is not None:
+            producer = stream.producers.get(claim.producer_id)
+        decision = decide_append(path, stream, producer, request)
+        if isinstance(decision, Accepted):
+            assert stream is not None  # noqa: S101 - it would be missing
+            checkpointer = self._checkpointer
+            if checkpointer.write_refusal is not None and checkpointer.still_refuses_writes():
+                return checkpointer.write_refusal
             extras = NOTHING_ELSE
             if claim is not None or request.close or request.seq is not None:
                 extras = AppendExtras(request.close, request.seq, claim)
-            data = plan.data
-            record = encode_append(stream.number, stream.end, now, extras, data)
-            operation = AppendOperation(self._registry, stream, data, extras, now)
+            start = stream.accepted.end
+            record = encode_append(stream.number, start, now, extras, decision.data)
+            operation = AppendOperation(self._registry, stream, decision, producer, extras, now)
             commit = stream.commit = self._commits.add(record, operation)
-            answer = Appended(stream.tail, stream.closed, plan.producer)
+            after = decision.after
+            tail = stream.lineage.name(after.end)
             failure = await commit
-            return answer if failure is None else self._unwritable(failure)
-        # What the answer rests on has to be durable before it is given.
+            if failure is not None:
+                return self._unwritable(failure)
+            return Appended(tail, after.closed, decision.producer)
+        if isinstance(decision, Missing):
+            return decision
+        assert stream is not None  # noqa: S101 - it would be missing
+        # The state that this answer depends on has to be durable first.
         if stream.pending and (error := await self._settled(stream)) is not None:
             return error
         self._registry.touch(stream, now)
-        if isinstance(plan, Repeated):
-            return Appended(stream.info().tail, stream.durable_closed, plan.highest, repeated=True)
-        if isinstance(plan, AlreadyClosed):
-            return Appended(stream.info().tail, closed=True, repeated=True)
-        return plan  # type: ignore[return-value] # a plan was handled above, by its exact type
+        if isinstance(decision, Duplicate):
+            tail = stream.info().tail
+            return Appended(tail, stream.durable.closed, decision.producer, repeated=True)
+        return decision
 
     async def delete(self, path: str, now: float) -> DeleteRefusal | None:
-        stream = await self._find(path, now)
-        if stream is None:
-            return StreamNotFound(path)
-        if stream.deleted:
-            return StreamGone(path)
+        stream = await self._find_live(path, now)
+        if not isinstance(stream, DiskStream):
+            return stream
         return await self._delete(stream, now)
 
     async def _delete(self, stream: DiskStream, now: float) -> StoreUnwritable | None:
@@ -345,7 +294,7 @@ class DiskStore(Store):
             stream = self._registry.at(path)
             if stream is None or stream.deleted:
                 continue
-            if stream.unsettled or not self._is_over(stream, now):
+            if stream.unsettled or not self._is_expired(stream, now):
                 left.append(stream)
             elif await self._delete(stream, now) is None:
                 removed += 1
@@ -353,7 +302,7 @@ class DiskStore(Store):
                 left.append(stream)
                 break
         for stream in left:  # not before: one that is over but can't go yet would be due at once
-            self._registry.reschedule(stream)
+            self._registry.schedule(stream)
         return removed
 
     # Reading
@@ -361,11 +310,9 @@ class DiskStore(Store):
     async def read(
         self, path: str, start: Offset | Now, limit: int, now: float, *, files: bool = False
     ) -> Chunk | ReadRefusal:
-        stream = await self._find(path, now)
-        if stream is None:
-            return StreamNotFound(path)
-        if stream.deleted:
-            return StreamGone(path)
+        stream = await self._find_live(path, now)
+        if not isinstance(stream, DiskStream):
+            return stream
         try:
             chunk = self._bytes.chunk(stream, start, limit, files=files)
         except StreamDamaged as damage:
@@ -381,22 +328,18 @@ class DiskStore(Store):
     async def splits(
         self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
     ) -> Splits | ReadRefusal:
-        stream = await self._find(path, now)
-        if stream is None:
-            return StreamNotFound(path)
-        if stream.deleted:
-            return StreamGone(path)
-        near = partial(self._bytes.joined, stream)
+        stream = await self._find_live(path, now)
+        if not isinstance(stream, DiskStream):
+            return stream
+        rule = find_splits(stream.info(), stream.lineage, start, end, size, limit)
         try:
-            return split(stream.info(), stream.lineage, near, start, end, size, limit)
+            return serve(rule, partial(self._bytes.joined, stream))
         except StreamDamaged as damage:
             return self._report(stream, damage)
 
     async def head(self, path: str, now: float) -> StreamInfo | Missing:
-        stream = await self._find(path, now)
-        if stream is None:
-            return StreamNotFound(path)
-        return StreamGone(path) if stream.deleted else stream.info()
+        stream = await self._find_live(path, now)
+        return stream.info() if isinstance(stream, DiskStream) else stream
 
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
         return self._notifications.watch(path, callback)
@@ -408,7 +351,11 @@ class DiskStore(Store):
         if not self._opened:
             raise StoreNotOpen
         while page := self._registry.living(prefix, after, limit):
-            living = [stream.info() for stream in page if not self._has_ended(stream, now)]
+            living = [
+                stream.info()
+                for stream in page
+                if not stream.expires or not self._is_expired(stream, now)
+            ]
             if living:
                 return living
             after = page[-1].path
@@ -443,25 +390,21 @@ class DiskStore(Store):
             if stream.unsettled:
                 await self._settled(stream)
                 continue
-            if stream.expires and not stream.deleted and self._is_over(stream, now):
+            if stream.expires and not stream.deleted and self._is_expired(stream, now):
                 if await self._delete(stream, now) is None:
                     continue
                 return None  # it can't be removed, but it is not to be seen any more either
             return stream
 
-    def _has_ended(self, stream: DiskStream, now: float) -> bool:
-        """Tell whether a stream's time is over, without counting as an access."""
-        watched = stream.config.expiry.ttl is not None and self._notifications.is_watched(
-            stream.path
-        )
-        deadline = None if watched or not stream.expires else stream.deadline()
-        return deadline is not None and deadline <= now
+    async def _find_live(self, path: str, now: float) -> DiskStream | Missing:
+        """Find a stream that is not deleted, or return why there is none."""
+        stream = await self._find(path, now)
+        return missing(path, stream) if stream is None or stream.deleted else stream
 
-    def _is_over(self, stream: DiskStream, now: float) -> bool:
-        if stream.config.expiry.ttl is not None and self._notifications.is_watched(stream.path):
+    def _is_expired(self, stream: DiskStream, now: float) -> bool:
+        if self._notifications.is_watched(stream.path):
             self._registry.touch(stream, now)
-        deadline = stream.deadline()
-        return deadline is not None and deadline <= now
+        return is_expired(stream.config.expiry, stream.last_access, now)
 
     async def _settled(self, stream: DiskStream) -> StoreUnwritable | None:
         """Wait until what was accepted for a stream is durable."""

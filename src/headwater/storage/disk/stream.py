@@ -7,11 +7,9 @@ the stream's `log`; whatever lies before them is found through the catalog.
 
 from collections.abc import Mapping
 
-from headwater.protocol import content_types
-from headwater.protocol.content_types import media_type
 from headwater.protocol.expiry import Expiry
 from headwater.protocol.forks import ForkOrigin
-from headwater.protocol.lifecycle import StreamConfig
+from headwater.protocol.lifecycle import StreamConfig, WriterState, stream_config
 from headwater.protocol.offsets import Lineage, Offset
 from headwater.protocol.producers import ProducerClaim, ProducerState
 from headwater.storage.byte_log import ByteLog
@@ -72,22 +70,16 @@ class DiskStream:
 
     __slots__ = (
         "_info",
-        "closed",
-        "closed_by",
+        "accepted",
         "commit",
         "config",
         "deleted",
-        "durable_closed",
-        "durable_closed_by",
-        "durable_seq",
-        "end",
+        "durable",
         "expires",
         "forks",
         "last_access",
-        "last_seq",
         "lineage",
         "log",
-        "media_type",
         "new",
         "number",
         "path",
@@ -109,34 +101,28 @@ class DiskStream:
         lineage: Lineage,
         source: int,
         start: int,
-        end: int,
+        durable: WriterState,
         catalog: Catalog | None,
     ) -> None:
         self.number = number
         self.path = path
         self.config = config
-        self.media_type = config.media_type
         self.expires = bool(config.expiry)
         self.lineage = lineage
         self.source = source
         self.start = start
         """Where the stream's own bytes begin: the fork point, or 0."""
-        self.log = ByteLog(end)
-        """Durable bytes that no segment has yet; `log.end` is the durable tail."""
+        self.log = ByteLog(durable.end)
+        """Durable bytes that no segment has yet."""
         # Accepted
-        self.end = end
-        self.closed = False
-        self.closed_by: ProducerClaim | None = None
-        self.last_seq: str | None = None
+        self.accepted = durable
         self.producers = Producers(number, catalog)
         self.unsettled = False
         """Being created or deleted: whoever meets it waits until that is durable."""
         self.commit: CommitFuture | None = None
         """The last batch that it is part of."""
         # Durable
-        self.durable_closed = False
-        self.durable_closed_by: ProducerClaim | None = None
-        self.durable_seq: str | None = None
+        self.durable = durable
         self.unsaved_producers: dict[str, ProducerState] = {}
         self.deleted = False
         self.forks = 0
@@ -151,11 +137,6 @@ class DiskStream:
         self._info: StreamInfo | None = None
 
     @property
-    def tail(self) -> Offset:
-        """The accepted tail, as an offset."""
-        return self.lineage.name(self.end)
-
-    @property
     def pending(self) -> bool:
         """Whether something was accepted that is not durable yet."""
         return self.commit is not None and not self.commit.done
@@ -164,35 +145,38 @@ class DiskStream:
         """Describe the durable stream; kept until it changes."""
         info = self._info
         if info is None:
+            durable = self.durable
             info = self._info = StreamInfo(
                 self.path,
                 self.config,
                 self.number,
-                self.lineage.name(self.log.end),
-                self.durable_closed,
+                self.lineage.name(durable.end),
+                durable.closed,
             )
         return info
 
-    def grow(self, data: bytes) -> None:
-        """Take over bytes that have become durable."""
+    def extend(self, data: bytes, after: WriterState) -> None:
+        """Apply an append that has become durable."""
         if data:
             self.log.append(data)
+        self.durable = after
         self._info = None
 
-    def close(self, by: ProducerClaim | None) -> None:
-        """Take over a closure that has become durable."""
-        self.durable_closed = True
-        self.durable_closed_by = by
-        self._info = None
+    def start_after(self, end: int) -> None:
+        """Have a new stream begin after bytes that segments already hold."""
+        self.log = ByteLog(end)
+        self.accepted = self.durable = WriterState(end)
+        self.new = False
 
     def deadline(self) -> float | None:
-        """Tell when the stream expires if nobody touches it."""
+        """Return when the stream expires if it is not accessed again."""
         return self.config.expiry.deadline(self.last_access)
 
     def row(self) -> StreamRow:
         """Write the durable state for the catalog."""
         expiry = self.config.expiry
         origin = self.config.origin
+        durable = self.durable
         return StreamRow(
             id=self.number,
             path=self.path,
@@ -203,10 +187,10 @@ class DiskStream:
             last_access=self.last_access,
             deadline=None if self.deleted else self.deadline(),
             start=self.start,
-            end=self.log.end,
-            closed=int(self.durable_closed),
-            closed_by=dump(self.durable_closed_by),
-            last_seq=self.durable_seq,
+            end=durable.end,
+            closed=int(durable.closed),
+            closed_by=dump(durable.closed_by),
+            last_seq=durable.last_seq,
             deleted=int(self.deleted),
             forks=self.forks,
             source=self.source,
@@ -223,11 +207,10 @@ def from_row(row: StreamRow, catalog: Catalog) -> DiskStream:
     if row.origin is not None:
         source, anchor, sub_offset = load(row.origin)
         origin = ForkOrigin(source, Offset(*anchor), sub_offset, row.start)
-    config = StreamConfig(
-        row.content_type,
-        media_type(row.content_type) or content_types.DEFAULT,
-        Expiry(row.ttl, row.expires_at, row.instant),
-        origin,
+    config = stream_config(row.content_type, Expiry(row.ttl, row.expires_at, row.instant), origin)
+    closed_by = load(row.closed_by)
+    durable = WriterState(
+        row.end, bool(row.closed), closed_by and ProducerClaim(*closed_by), row.last_seq
     )
     inherited = tuple((upto, epoch) for upto, epoch in load(row.inherited) or ())
     stream = DiskStream(
@@ -237,13 +220,9 @@ def from_row(row: StreamRow, catalog: Catalog) -> DiskStream:
         Lineage(row.id, inherited),
         row.source,
         row.start,
-        row.end,
+        durable,
         catalog,
     )
-    closed_by = load(row.closed_by)
-    stream.closed = stream.durable_closed = bool(row.closed)
-    stream.closed_by = stream.durable_closed_by = closed_by and ProducerClaim(*closed_by)
-    stream.last_seq = stream.durable_seq = row.last_seq
     stream.deleted = bool(row.deleted)
     stream.forks = row.forks
     stream.last_access = row.last_access

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headwater.protocol.content_types import media_type
-from headwater.protocol.framing import cut as framing_cut
+from headwater.protocol.framing import complete_prefix
 from headwater.protocol.offsets import Lineage
 from headwater.protocol.paths import DAMAGED_PATH
 from headwater.storage.disk import catalog
@@ -265,7 +265,7 @@ class CatalogRepair:
             length = whole if end is None else min(whole, end - at)
             if length < extent.length:
                 data = self._files[extent.segment].read(extent, length)
-                length = framing_cut(data, media_type(content_type) or _BINARY) or 0
+                length = complete_prefix(data, media_type(content_type) or _BINARY) or 0
             if length:
                 self._list(self._kept(extent, length))
             at += length

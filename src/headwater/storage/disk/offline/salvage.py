@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headwater.errors import StoreDamaged
-from headwater.storage.byte_log import ByteLog
 from headwater.storage.disk.journal_reader import (
     Damage,
     NamedStream,
@@ -133,11 +132,11 @@ class SalvageReplay:
         if stream is None and (record.stream in self._found or not record.start):
             self._found.setdefault(record.stream, UnnamedStream(0, 0, guess(record.data)))
             stream = self._materialise(record.stream)
-        if stream is None or record.start > stream.log.end:
+        if stream is None or record.start > stream.durable.end:
             self._lose(record, stream)
             return
         # Bytes that a segment has already are not taken twice, but what came with them may be new.
-        data = b"" if record.start < stream.log.end else record.data
+        data = b"" if record.start < stream.durable.end else record.data
         self._registry.appended(stream, data, record.extras, record.now)
 
     def _lose(self, record: AppendRecord, stream: DiskStream | None) -> None:
@@ -160,8 +159,7 @@ class SalvageReplay:
         data = record.data
         found = self._found.pop(record.stream, None)
         if found is not None:
-            stream.log = ByteLog(found.end)
-            stream.new = False
+            stream.start_after(found.end)
             data = data[max(0, found.end - record.meta.at) :]
         registry.put(stream)
         registry.created(stream, data, closed=record.meta.closed)
@@ -180,8 +178,7 @@ class SalvageReplay:
             path, found.content_type, None, None, None, closed=False, now=self._now, at=found.start
         )
         stream = registry.make(number, meta)
-        stream.log = ByteLog(found.end)
-        stream.new = False
+        stream.start_after(found.end)
         registry.next_epoch = max(registry.next_epoch, number + 1)
         registry.put(stream)
         registry.created(stream, b"", closed=False)
