@@ -116,7 +116,9 @@ class WakeDelivery:
                 sub.tails[path] = info.tail
             elif link is not None:
                 # A stream created later at this path is linked at its beginning.
-                change.set_link(path, Link(START, 0, True, glob=False) if link.explicit else None)
+                change.set_link(
+                    path, Link(START, 0, explicit=True, glob=False) if link.explicit else None
+                )
                 sub.tails.pop(path, None)
         if rules.lease_is_over(change.state, now):
             change.state = rules.to_idle(change.state)
@@ -153,7 +155,9 @@ class WakeDelivery:
 
     def _set_timer(self, sub: Subscription) -> None:
         due = rules.deadline(sub.state)
-        if sub.deleted or due is None or sub.wake_in_flight == sub.state.wake_id != "":
+        # The outcome of a call in flight sets the timer again.
+        calling = sub.wake_in_flight != "" and sub.wake_in_flight == sub.state.wake_id
+        if sub.deleted or due is None or calling:
             sub.cancel_timer()
         else:
             self.schedule(sub, max(0.0, due - self.clock()))

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from headwater.protocol.globs import GlobIndex, literal_prefix
 from headwater.protocol.offsets import START
+from headwater.protocol.refusals import Missing
 from headwater.protocol.subscriptions import Config, Link, State, to_idle
 from headwater.server.subscriptions.delivery import WakeDelivery
 from headwater.server.subscriptions.refusals import ConfigConflict, SubscriptionNotFound
@@ -127,11 +128,13 @@ class SubscriptionRegistry:
     async def _link_all(self, sub: Subscription) -> StoreUnwritable | None:
         """Link all existing streams at their tails; the subscription itself is written last."""
         for path in sub.config.streams:
-            self._add_explicit(sub, path, await self._store.head(path, self._clock()))
+            info = await self._store.head(path, self._clock())
+            sub.links[path] = _explicit_link(info, glob=False)
+            self._explicit.setdefault(path, set()).add(sub)
         async for page in self._matching_streams(sub):
             for info in page:
-                known = sub.links.get(info.path)
-                sub.links[info.path] = Link(info.tail, info.incarnation, known is not None, True)
+                explicit = info.path in sub.links
+                sub.links[info.path] = Link(info.tail, info.incarnation, explicit, glob=True)
         for paths in _batches(sub.links):
             links = {sub.link_key(path): encode_link(sub.links[path]) for path in paths}
             refusal = await self._store.keep(links)
@@ -139,14 +142,6 @@ class SubscriptionRegistry:
                 return refusal
             await asyncio.sleep(0)
         return await self._store.keep({MAIN + sub.id: sub.encode(sub.state)})
-
-    def _add_explicit(self, sub: Subscription, path: str, info: object) -> None:
-        sub.links[path] = (
-            Link(info.tail, info.incarnation, True, False)
-            if isinstance(info, StreamInfo)
-            else Link(START, 0, True, False)
-        )
-        self._explicit.setdefault(path, set()).add(sub)
 
     async def _confirm(
         self, sub: Subscription, config: Config, base_url: str
@@ -215,13 +210,7 @@ class SubscriptionRegistry:
                 link = change.link(path)
                 if link is None:
                     info = await self._store.head(path, self._clock())
-                    there = isinstance(info, StreamInfo)
-                    link = Link(
-                        info.tail if isinstance(info, StreamInfo) else START,
-                        info.incarnation if isinstance(info, StreamInfo) else 0,
-                        explicit=True,
-                        glob=there and sub.follows(path),
-                    )
+                    link = _explicit_link(info, glob=sub.follows(path))
                 change.set_link(path, link._replace(explicit=True))
                 # Before the change is durable: an append in between must not be missed.
                 self._explicit.setdefault(path, set()).add(sub)
@@ -320,6 +309,13 @@ class SubscriptionRegistry:
             yield [info for info in page if sub.follows(info.path)]
             after = page[-1].path
             await asyncio.sleep(0)
+
+
+def _explicit_link(info: StreamInfo | Missing, *, glob: bool) -> Link:
+    """Link a stream at its tail, or at its beginning if it is created later."""
+    if isinstance(info, StreamInfo):
+        return Link(info.tail, info.incarnation, explicit=True, glob=glob)
+    return Link(START, 0, explicit=True, glob=False)
 
 
 def _batches(items: Iterable[str]) -> Iterator[list[str]]:
