@@ -1,1 +1,1 @@
-"""HTTP/1.1: connections, the parsing of requests, and what the connections of a listener share."""
+"""HTTP/1.1: the request parser, the connection, and the endpoint that connections share."""

@@ -1,12 +1,12 @@
-"""A connection: an `asyncio.Protocol` that answers the requests of one client, in their order.
+"""A connection: an `asyncio.Protocol` that answers the requests of one client in order.
 
-Requests that a client pipelines wait in a short queue. The application runs in place, without a
-task, and most of the time has answered before `data_received` returns.
+Pipelined requests wait in a short queue. The application runs inline, without a task, and has
+usually answered before `data_received` returns.
 
-A connection ends in one way: it *drains*. Nothing more is taken in, because the client has sent all
-(EOF, `Connection: close`), because it sent what can't be understood, or because the server stops.
-What has arrived whole by then is answered, the last answer says `Connection: close`, and then the
-connection closes as soon as the client has taken what was sent.
+A connection ends by *draining*. No more input is accepted: the client has sent everything (EOF or
+`Connection: close`), its input can't be parsed, or the server stops. Complete requests are still
+answered, the last response has `Connection: close`, and the connection closes as soon as the
+client has received it.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ _STATUS_LINE: Final = {
     status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
 }
-_GOES_ON: Final = b"\r\n"
-_GOES_ON_1_0: Final = b"connection: keep-alive\r\n\r\n"
+_KEEPS_ALIVE: Final = b"\r\n"
+_KEEPS_ALIVE_1_0: Final = b"connection: keep-alive\r\n\r\n"
 _CLOSES: Final = b"connection: close\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_PIPELINED: Final = 32
@@ -50,21 +50,21 @@ _INLINE_BYTES: Final = 16 * 1024
 
 
 class Connection:
-    """One client; has what `asyncio.Protocol` has."""
+    """One client; it implements `asyncio.Protocol` without inheriting from it."""
 
     __slots__ = (
-        "_call",
         "_draining",
         "_ended",
         "_endpoint",
         "_eof",
         "_files",
+        "_handler",
         "_parser",
+        "_problem",
+        "_progress",
         "_queue",
         "_reading_paused",
-        "_refusal",
         "_request",
-        "_send_queue",
         "_started",
         "_starting",
         "_subscriber",
@@ -78,18 +78,18 @@ class Connection:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._transport: asyncio.Transport = None  # type: ignore[assignment] # set at once
-        self._send_queue: SendQueue = None  # type: ignore[assignment] # set at once
+        self._progress: SendProgress = None  # type: ignore[assignment] # set at once
         self._parser = RequestParser(endpoint, self)
         self._queue: deque[Request] = deque()
         self._request: Request | None = None
-        self._call: InlineTask | None = None
+        self._handler: InlineTask | None = None
         self._subscriber: Feed | None = None
-        self._refusal: Problem | None = None
-        """What is answered behind all requests that have arrived whole."""
+        self._problem: Problem | None = None
+        """The problem that is sent after the responses to all complete requests."""
         self._starting = False
         self._draining = False
         self._ended = False
-        """Whether the last answer is on its way."""
+        """Whether the last response was written."""
         self._eof = False
         self._reading_paused = False
         self._started = 0.0
@@ -99,12 +99,12 @@ class Connection:
         self.full = False
         self.chunked = True
 
-    # What the transport calls
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         endpoint = self._endpoint
         self._transport = transport  # type: ignore[assignment] # TCP gives a full transport
-        self._send_queue = SendQueue(self._transport)
+        self._progress = SendProgress(self._transport)
         self._transport.set_write_buffer_limits(high=endpoint.settings.write_buffer_bytes)
         endpoint.connections.add(self)
         overload = endpoint.admission.connect()
@@ -128,15 +128,15 @@ class Connection:
         if self._subscriber is not None:
             self._subscriber.stop()
             self._subscriber = None
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
+        if self._handler is not None:
+            self._handler.cancel()
+            self._handler = None
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed(data)
 
     def eof_received(self) -> bool:
-        # The client may still read: what has arrived whole is answered, then the connection closes.
+        # The client may still read: complete requests are answered before the connection closes.
         self._eof = self._draining = True
         if not self._ended and self._request is None and self._is_last():
             self._close()
@@ -144,7 +144,7 @@ class Connection:
 
     def pause_writing(self) -> None:
         self.full = True
-        self._watch_sending()
+        self._start_checking()
 
     def resume_writing(self) -> None:
         self.full = False
@@ -156,10 +156,10 @@ class Connection:
         else:
             self._next()
 
-    # What the incoming side calls
+    # Callbacks of the request parser
 
     def accept(self, head: Head, body: bytes, hold: Hold | None) -> None:
-        """Answer a request that has arrived whole, or queue it behind those before it."""
+        """Handle a complete request, or queue it after those before it."""
         if not head.keep_alive:
             self._draining = True
             self._parser.stop()
@@ -171,25 +171,25 @@ class Connection:
             self._pause_reading()
 
     def refuse(self, problem: Problem) -> None:
-        """Answer what never reaches the application, behind the requests before it, and close."""
-        if self._ended or self._refusal is not None:
+        """Send a problem after the responses to earlier requests, and close."""
+        if self._ended or self._problem is not None:
             return
-        self._refusal = problem
+        self._problem = problem
         self._draining = True
         self._parser.stop()
         self._next()
 
     def expect_more(self) -> None:
-        """Have the time measured in which the rest of a request must come."""
+        """Start the time limit of a request that has arrived in part."""
         if self._request is None and not self.full:
             self.deadline = TO_BE_SET
 
     def send_continue(self) -> None:
-        """Send `100 Continue`, unless an answer is to come before."""
+        """Send `100 Continue`, unless a response has to be sent first."""
         if self._request is None:
             self.write(_CONTINUE)
 
-    # Answering
+    # Responses
 
     def _start(self, request: Request) -> None:
         self._request = request
@@ -197,13 +197,13 @@ class Connection:
         if self._endpoint.log_access:
             self._started = self._endpoint.loop.time()
         call = start(self._endpoint.handle(request), self._answered)
-        if call is not None:  # otherwise it is answered already
-            self._call = call
+        if call is not None:  # otherwise it has answered already
+            self._handler = call
 
     def _answered(self, response: Response | EventStream | None, error: Exception | None) -> None:
-        self._call = None
+        self._handler = None
         request = self._request
-        if request is None:  # the connection was lost while the call ran
+        if request is None:  # the connection was lost while the handler ran
             return
         if error is not None or response is None:
             log.error("request failed", exc_info=error, extra={"path": request.head.url_path})
@@ -215,19 +215,19 @@ class Connection:
             return
         head = request.head
         last = self._draining and self._is_last()
-        end = _CLOSES if last else _GOES_ON if head.chunked else _GOES_ON_1_0
+        end = _CLOSES if last else _KEEPS_ALIVE if head.chunked else _KEEPS_ALIVE_1_0
         if response.body and response.from_files and head.method != "HEAD":
             if last:
-                self._parser.stop()  # nothing may follow what is said to be the last
+                self._parser.stop()  # nothing may follow the last response
             self._write_files(response, end)
             return
         self._write(response, end, head_only=head.method == "HEAD")
         self._finish(last=last)
 
     def _is_last(self) -> bool:
-        """Tell whether nothing follows what is under way, given that the connection drains."""
+        """Return whether no request follows the current one, if the connection is draining."""
         return (
-            not self._queue and self._refusal is None and (self._eof or not self._parser.receiving)
+            not self._queue and self._problem is None and (self._eof or not self._parser.receiving)
         )
 
     def _write(self, response: Response, end: bytes, *, head_only: bool = False) -> None:
@@ -236,7 +236,7 @@ class Connection:
         if body:
             self._unsent += body
             if sum(map(len, body)) > _INLINE_BYTES:
-                self.flush()  # so that the transport can say when it is full
+                self.flush()  # so that the transport can report that it is full
 
     def _head(self, response: Response, end: bytes) -> bytes:
         return b"%b%b%b%b" % (
@@ -247,14 +247,14 @@ class Connection:
         )
 
     def _write_files(self, response: Response, end: bytes) -> None:
-        """Send an answer from its files; its request is under way until the last byte is sent."""
+        """Send a response from files; its request is in progress until the last byte is sent."""
         self.flush()
         sender = self._file_sender()
         if sender is None:
             try:
                 self._write(response, end)
             except OSError as error:
-                self._cut_off(error)
+                self._abort_response(error)
             else:
                 self._finish(last=self._draining and self._is_last())
             return
@@ -262,15 +262,15 @@ class Connection:
         sender.start([self._head(response, end), *response.body], self._files_sent)
         if sender.left:
             self.full = True
-            self._watch_sending()
+            self._start_checking()
 
     def _file_sender(self) -> FileSender | None:
-        """Give what sends past the transport, where that overtakes nothing."""
+        """Return a sender that bypasses the transport, if no written bytes are waiting there."""
         if self._transport.get_write_buffer_size():
             return None
         try:
             return FileSender(self._endpoint.loop, self._transport)
-        except OSError:  # there is no descriptor left for it
+        except OSError:  # no descriptor is left
             return None
 
     def _files_sent(self, error: OSError | None) -> None:
@@ -281,10 +281,10 @@ class Connection:
         if error is None:
             self._finish(last=self._draining and self._is_last())
         else:
-            self._cut_off(error)
+            self._abort_response(error)
 
-    def _cut_off(self, error: OSError) -> None:
-        """Give up an answer that can't be finished."""
+    def _abort_response(self, error: OSError) -> None:
+        """Abort the connection: its response can't be completed."""
         if isinstance(error, Truncated):
             log.error("a segment file was truncated while it was sent, connection aborted")
         elif not isinstance(error, ConnectionError | TimeoutError):
@@ -292,7 +292,7 @@ class Connection:
         self._transport.abort()
 
     def _finish(self, *, last: bool) -> None:
-        """One request is answered: close, or go on with the next."""
+        """Complete a request: close, or continue with the next one."""
         if self._request is not None:
             self._request.release()
             self._request = None
@@ -304,10 +304,10 @@ class Connection:
             self._next()
 
     def _next(self) -> None:
-        """Go on with what waits, as far as it can be answered and sent."""
+        """Handle queued requests while their responses can be sent; close after the last."""
         if self._starting:
             return
-        self._starting = True  # a request that is answered at once comes back here: no deeper
+        self._starting = True  # a request that is answered at once calls this again
         try:
             while self._queue and self._request is None and not self.full:
                 self._start(self._queue.popleft())
@@ -317,12 +317,12 @@ class Connection:
             self._resume_reading()
         if self._ended or self._request is not None or self.full:
             return
-        if self._refusal is not None:
+        if self._problem is not None:
             if self._endpoint.log_access:
                 access_log.debug(
-                    "refused", extra={"status": self._refusal.status, "code": self._refusal.code}
+                    "refused", extra={"status": self._problem.status, "code": self._problem.code}
                 )
-            self._write(problem_response(self._refusal), _CLOSES)
+            self._write(problem_response(self._problem), _CLOSES)
             self._hang_up()
         elif self._draining and self._is_last():
             self._hang_up()
@@ -352,25 +352,25 @@ class Connection:
         self.chunked = head.chunked
         if self.chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
-        else:  # only closing can tell that such a response has ended, so nothing follows it
+        else:  # HTTP/1.0: closing is what ends the response, so nothing can follow
             self._draining = True
             self._parser.stop()
             self._drop_queue()
-        lines.append(_CLOSES if self._draining and self._is_last() else _GOES_ON)
+        lines.append(_CLOSES if self._draining and self._is_last() else _KEEPS_ALIVE)
         self.write(b"".join(lines))
         self._subscriber = response.subscriber
         response.subscriber.start(self)
 
     def write(self, data: bytes) -> None:
-        """Send bytes at the end of this turn: an answer's head, or a frame of the subscriber's."""
+        """Queue bytes for the end of this turn: the head of a response, or a frame of events."""
         if not self._unsent:
             self._endpoint.send_soon(self)
         self._unsent.append(data)
         if len(data) > _INLINE_BYTES:
-            self.flush()  # so that the transport can say when it is full
+            self.flush()  # so that the transport can report that it is full
 
     def flush(self) -> None:
-        """Hand what is to be sent to the transport."""
+        """Write what is queued to the transport."""
         unsent = self._unsent
         if not unsent:
             return
@@ -389,25 +389,25 @@ class Connection:
             self.write(b"0\r\n\r\n")
         self._finish(last=self._draining and self._is_last())
 
-    # Ending
+    # Closing
 
     def close_when_idle(self) -> None:
-        """Close now, or once what has arrived is answered."""
+        """Close now, or once every complete request is answered."""
         self._draining = True
         if not self._ended and self._request is None and self._is_last():
             self._close()
 
     def _hang_up(self) -> None:
-        """Close so that the client gets the answer even while it still sends."""
+        """Close so that the client receives the last response even while it is still sending."""
         if self._eof or not self._transport.can_write_eof():
             self._close()
             return
         self._end()
-        if not self._transport.is_closing():  # as it is where sending has failed
+        if not self._transport.is_closing():  # as after a failed write
             self._transport.write_eof()
 
     def _close(self) -> None:
-        """Close once everything is sent."""
+        """Close once everything is written."""
         self._end()
         self._transport.close()
 
@@ -416,19 +416,19 @@ class Connection:
         self._parser.stop()
         self._resume_reading()
         self.flush()
-        self._watch_sending()
+        self._start_checking()
 
     def abort(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once, without finishing requests in progress."""
         self._transport.abort()
 
     # Time limits
 
     def allowance(self) -> float:
-        """Say how many seconds the present state of the connection may last."""
+        """Return how many seconds the current state of the connection may last."""
         settings = self._endpoint.settings
         if self.full:
-            return self._look_seconds()
+            return self._check_seconds()
         if self._parser.in_head:
             return settings.header_timeout
         return settings.body_timeout if self._parser.receiving else settings.idle_timeout
@@ -436,35 +436,35 @@ class Connection:
     def timed_out(self, now: float) -> None:
         """Act on a deadline that has passed."""
         if self.full or self._ended:
-            self._look_at_sending(now)
+            self._check_progress(now)
         elif self._parser.receiving:
             self.refuse(TOO_SLOW)
         else:
             self._close()
 
-    def _watch_sending(self) -> None:
-        """From now on look whether the client takes what was sent to it."""
+    def _start_checking(self) -> None:
+        """Start to check whether the client receives what was written."""
         now = self._endpoint.loop.time()
-        self._send_queue.watch(now, self._left_in_files())
-        self.deadline = now + self._look_seconds()
+        self._progress.start(now, self._unsent_file_bytes())
+        self.deadline = now + self._check_seconds()
 
-    def _look_seconds(self) -> float:
+    def _check_seconds(self) -> float:
         return min(self._endpoint.settings.write_timeout, _LINGER_SECONDS)
 
-    def _left_in_files(self) -> int:
+    def _unsent_file_bytes(self) -> int:
         return 0 if self._files is None else self._files.left
 
-    def _look_at_sending(self, now: float) -> None:
-        standing = self._send_queue.look(now, self._left_in_files())
-        if standing and not self._send_queue.untaken:
-            # It has everything, and had time to see that the connection ends.
+    def _check_progress(self, now: float) -> None:
+        stalled = self._progress.stalled(now, self._unsent_file_bytes())
+        if stalled and not self._progress.pending:
+            # The client has received everything, and had time to see the end.
             self._transport.abort()
-        elif standing >= self._endpoint.settings.write_timeout:
+        elif stalled >= self._endpoint.settings.write_timeout:
             peer = self._transport.get_extra_info("peername")
             log.warning("dropped a slow client", extra={"peer": peer})
             self._transport.abort()
         else:
-            self.deadline = now + self._look_seconds()
+            self.deadline = now + self._check_seconds()
 
     def _log(self, request: Request, response: Response | EventStream) -> None:
         access_log.debug(
@@ -480,17 +480,17 @@ class Connection:
         )
 
 
-# What was sent to a client that it has not taken yet, and whether it takes any of it.
+# Slow clients
 #
-# The transport knows what the system has not accepted. What the system has accepted waits in the
-# socket, by the megabyte, and a transport hears of room there only once a third of it is free: a
-# slow reader would seem to stand still for minutes. Linux tells that part as well.
+# The transport knows which bytes the system has not accepted. The socket buffers megabytes more,
+# and becomes writable only once a third of its buffer is free: a slow reader would seem to have
+# stalled for minutes. Linux reports the bytes in the socket as well.
 
 if sys.platform == "linux":
     from fcntl import ioctl
     from termios import TIOCOUTQ
 
-    def _in_socket(transport: asyncio.Transport) -> int:
+    def _unacknowledged(transport: asyncio.Transport) -> int:
         sock = transport.get_extra_info("socket")
         try:
             count: int = struct.unpack("i", ioctl(sock.fileno(), TIOCOUTQ, bytes(4)))[0]
@@ -499,33 +499,33 @@ if sys.platform == "linux":
         return count
 else:
 
-    def _in_socket(_: asyncio.Transport) -> int:
+    def _unacknowledged(_: asyncio.Transport) -> int:
         return 0
 
 
-class SendQueue:
-    """What lies between the server and one client, looked at from time to time."""
+class SendProgress:
+    """The bytes on their way to one client, checked from time to time."""
 
-    __slots__ = ("_moved", "_transport", "untaken")
+    __slots__ = ("_moved_at", "_transport", "pending")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._moved = 0.0
-        self.untaken = 0
-        """Bytes that waited at the last look."""
+        self._moved_at = 0.0
+        self.pending = 0
+        """Bytes that were on their way at the last check."""
 
-    def watch(self, now: float, more: int = 0) -> None:
-        """Begin to look; `more` bytes are on their way past the transport."""
-        self.untaken = self._count() + more
-        self._moved = now
+    def start(self, now: float, more: int = 0) -> None:
+        """Start to check; `more` bytes bypass the transport."""
+        self.pending = self._count() + more
+        self._moved_at = now
 
-    def look(self, now: float, more: int = 0) -> float:
-        """Look again, and say for how many seconds the client has taken nothing."""
-        untaken = self._count() + more
-        if untaken < self.untaken:
-            self._moved = now
-        self.untaken = untaken
-        return now - self._moved
+    def stalled(self, now: float, more: int = 0) -> float:
+        """Check again; return for how many seconds the client has received nothing."""
+        pending = self._count() + more
+        if pending < self.pending:
+            self._moved_at = now
+        self.pending = pending
+        return now - self._moved_at
 
     def _count(self) -> int:
-        return self._transport.get_write_buffer_size() + _in_socket(self._transport)
+        return self._transport.get_write_buffer_size() + _unacknowledged(self._transport)

@@ -1,7 +1,8 @@
-"""What all connections of one listening server share.
+"""What the connections of one listener share.
 
-Answers go out together at the end of a turn of the loop. Time limits are deadlines that a regular
-sweep sets and looks at, not timers: a request that is answered at once never touches the clock.
+Responses are written together at the end of a turn of the loop. Time limits are deadlines that a
+periodic sweep sets and checks, not timers: a request that is answered at once never reads the
+clock.
 """
 
 import asyncio
@@ -16,32 +17,32 @@ access_log: Final = logging.getLogger("headwater.access")
 
 NEVER: Final = float("inf")
 TO_BE_SET: Final = 0.0
-"""Deadlines: there is none, and the next sweep sets one."""
+"""Deadlines: there is none, and the next sweep has to set one."""
 
 
 class Connection(Protocol):
-    """A connection, as the wire sees it."""
+    """A connection, as its endpoint sees it."""
 
     deadline: float
 
     def flush(self) -> None:
-        """Hand what is to be sent to the transport."""
+        """Write what is queued to the transport."""
 
     def allowance(self) -> float:
-        """Say how many seconds the present state of the connection may last."""
+        """Return how many seconds the current state of the connection may last."""
 
     def timed_out(self, now: float) -> None:
         """Act on a deadline that has passed."""
 
     def close_when_idle(self) -> None:
-        """Close now, or once what has arrived is answered."""
+        """Close now, or once every complete request is answered."""
 
     def abort(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once, without finishing requests in progress."""
 
 
 class Endpoint:
-    """The connections, what they count together, and what they know together."""
+    """The connections of one listener, with the state that they share."""
 
     def __init__(self, app: Application) -> None:
         self.handle = app.handle
@@ -56,17 +57,17 @@ class Endpoint:
         self._unsent: list[Connection] = []
         self._fixed = b"".join(b"%b: %b\r\n" % item for item in app.common_headers)
         self.common = b""
-        """The header lines that all responses of this second share."""
+        """The header lines common to all responses of this second."""
         self._refresh_date()
 
     def _refresh_date(self) -> None:
         self.common = b"date: %b\r\n%b" % (formatdate(usegmt=True).encode(), self._fixed)
 
     def send_soon(self, connection: Connection) -> None:
-        """Have a connection's answers sent at the end of this turn of the loop.
+        """Schedule a connection's flush for the end of this turn of the loop.
 
-        All requests that arrived together are answered first, then all answers go out together:
-        clients on the same machine are woken once instead of once for each.
+        All requests that arrived together are handled first, then all responses are written:
+        a client on the same machine is woken once, not once per response.
         """
         if not self._unsent:
             self.loop.call_soon(self._send_all)
@@ -79,7 +80,7 @@ class Endpoint:
             connection.flush()
 
     def sweep(self) -> None:
-        """Set the deadlines of what began since the last sweep, act on those that have passed."""
+        """Set the deadlines that are due to be set, and act on those that have passed."""
         self._refresh_date()
         now = self.loop.time()
         for connection in tuple(self.connections):
@@ -89,7 +90,7 @@ class Endpoint:
                 connection.timed_out(now)
 
     def stop(self) -> None:
-        """Close idle connections now, the others once they have answered."""
+        """Close idle connections now, and the others once their requests are answered."""
         self.stopping = True
         self._app.drain()
         for connection in tuple(self.connections):

@@ -1,8 +1,8 @@
-"""Sending an answer whose bytes still lie in files: from file to socket, past the transport.
+"""Responses sent from files to the socket with `sendfile`, bypassing the transport.
 
-Where its send queue is empty, the transport has nothing to say about the order of bytes, and they
-can go to the socket beside it (`sendfile`). That needs a descriptor of its own in the loop, since
-the transport's belongs to the transport.
+While the write buffer of the transport is empty, bytes written to the socket directly can't
+overtake any. The loop does not allow a second user of the transport's descriptor, so the sender
+duplicates it.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from headwater.storage.file_ranges import FileRange, Part, Truncated
 
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 _NOT_OFFERED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-"""What a system, or a file system, says that knows no `sendfile`."""
+"""Errors of a system or a file system that does not support `sendfile`."""
 _COPIED_BYTES: Final = 256 * 1024
 
 
 class FileSender:
-    """Sends one answer."""
+    """Sends one response."""
 
     __slots__ = ("_copies", "_done", "_loop", "_parts", "_socket", "_waiting", "left")
 
@@ -30,15 +30,15 @@ class FileSender:
         self._loop = loop
         self._socket = _duplicate(transport.get_extra_info("socket").fileno())
         self._copies = False
-        """Whether files are read, since they can't be sent."""
+        """Whether files are read and copied, because `sendfile` is not supported."""
         self._parts: deque[Part] = deque()
         self._done: Callable[[OSError | None], None] | None = None
         self._waiting = False
         self.left = 0
-        """Bytes that the system has not taken yet."""
+        """Bytes that the system has not accepted yet."""
 
     def start(self, parts: Sequence[Part], done: Callable[[OSError | None], None]) -> None:
-        """Send parts one after another; `done` is told in a later turn of the loop."""
+        """Send parts in order; `done` is called in a later turn of the loop."""
         self._parts.extend(parts)
         self.left = sum(map(len, parts))
         self._done = done
@@ -51,21 +51,21 @@ class FileSender:
                 self._wait()
                 return
         except OSError as failure:
-            # Its traceback refers to all of this: files would stay open until they are collected.
+            # Its traceback refers to the frames here, and would keep files open until it is freed.
             error = failure.with_traceback(None)
         self._stop_waiting()
         self._parts.clear()
         self.left = 0
-        # Not now: other connections have their turn before this one's next answer.
-        self._loop.call_soon(self._tell, error)
+        # In a later turn: other connections are served before the next response on this one.
+        self._loop.call_soon(self._report, error)
 
-    def _tell(self, error: OSError | None) -> None:
+    def _report(self, error: OSError | None) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(error)
 
     def _sent_all(self) -> bool:
-        """Send what the system takes; tells whether that was everything."""
+        """Send as much as the system accepts; return whether that was everything."""
         while self._parts:
             part = self._parts[0]
             rest: Part
@@ -110,7 +110,7 @@ class FileSender:
             self._loop.remove_writer(self._socket.fileno())
 
     def close(self) -> None:
-        """Let go of everything; `done` is not told."""
+        """Release the socket and the files; `done` is not called."""
         self._stop_waiting()
         self._parts.clear()
         self._done = None

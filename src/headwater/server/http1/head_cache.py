@@ -1,8 +1,8 @@
-"""Request heads that were parsed before, by their very bytes.
+"""A cache of parsed request heads, keyed by their bytes.
 
-The same bytes parse to the same head, so a repeated one is looked up instead. Only heads whose
-meaning lies in their bytes alone are kept: nothing that the parser or the connection acts on beyond
-a plain body of a known length.
+The same bytes parse to the same head, so a repeated head is looked up instead of parsed. A head is
+cached only if its bytes alone determine how the request is received: a body of a known length, and
+nothing else that the parser or the connection has to act on.
 """
 
 from typing import Final
@@ -14,14 +14,14 @@ _MAX_HEAD_BYTES: Final = 2048
 _MAX_BODY_BYTES: Final = 64 * 1024
 _HEAD_OVERHEAD: Final = 1024
 _ITEM_OVERHEAD: Final = 256
-"""What objects cost beside their bytes: a head, and each of its headers and query parameters."""
+"""Estimated bytes of the objects: a head, and each of its headers and query parameters."""
 _UNREPEATED: Final = frozenset(
     {
-        # These make a head mean more than a plain request with a body.
+        # The request is received in another way than a plain body of a known length.
         b"transfer-encoding",
         b"expect",
         b"upgrade",
-        # These differ with every request: keeping them would only push others out.
+        # The value differs in every request: caching the head would only evict others.
         b"producer-seq",
         b"stream-seq",
     }
@@ -29,7 +29,7 @@ _UNREPEATED: Final = frozenset(
 
 
 class HeadCache:
-    """Up to a limit of bytes; all are forgotten when it is reached, and come back as they recur."""
+    """A cache of bounded size, which is cleared when it is full."""
 
     __slots__ = ("_bytes", "_heads")
 
@@ -38,14 +38,14 @@ class HeadCache:
         self._heads: dict[bytes, tuple[Head, int]] = {}
 
     def find(self, data: bytes, body_bytes: int) -> Head | None:
-        """Give the head of these bytes, if it announces a body of just this length."""
+        """Return the head parsed from these bytes, if its body has this length."""
         known = self._heads.get(data)
         if known is None or known[1] != body_bytes:
             return None
         return known[0]
 
     def add(self, data: bytes, body_bytes: int, head: Head) -> None:
-        """Remember a head that was parsed from these bytes, followed by a body of this length."""
+        """Cache a head that was parsed from these bytes, with a body of this length."""
         headers = head.headers
         if (
             len(data) > _MAX_HEAD_BYTES
@@ -54,7 +54,7 @@ class HeadCache:
             or headers.get(b"content-length", b"0") != b"%d" % body_bytes
         ):
             return
-        # The bytes are there as the key, as what was parsed, and as what was made of that.
+        # The bytes are stored three times: as the key, as headers, and as values parsed from them.
         items = len(headers) + head.query.count("&")
         cost = _HEAD_OVERHEAD + 3 * len(data) + _ITEM_OVERHEAD * items
         if self._bytes + cost > _LIMIT:

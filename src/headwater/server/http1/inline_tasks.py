@@ -1,10 +1,10 @@
-"""Running a coroutine at once, without a task, until it first has to wait.
+"""Coroutines that run inline, without a task, until they first wait.
 
-Most requests are answered without waiting for anything, and those that wait do so once, for the
-commit. A task for each would cost more than the work itself.
+Most requests are answered without waiting, and an append waits once, for its commit. A task for
+each would cost more than the work itself.
 
-A coroutine ends with an exception, for which compiled code makes a traceback each time. So what is
-run here never ends: it tells its result, and is left where it waits for good.
+Finishing a coroutine raises StopIteration, for which compiled code creates a traceback each time.
+So the wrapper never finishes: it reports the result through a callback and stays suspended.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 Done = Callable[[T | None, Exception | None], None]
-"""Told the result of a coroutine, or its error."""
+"""Called with the result of a coroutine, or with its error."""
 
 
 class _Finished:
-    """What a coroutine waits for that is done."""
+    """What the wrapper awaits once it has reported its result."""
 
     def __await__(self) -> Self:
         return self
@@ -39,14 +39,14 @@ async def _report(coroutine: Coroutine[Any, Any, T], done: Done[T]) -> None:
     failure: Exception | None = None
     try:
         result = await coroutine
-    except Exception as error:  # noqa: BLE001 - handed on to whoever waits for the result
+    except Exception as error:  # noqa: BLE001 - passed to the callback
         failure = error
     done(result, failure)
     await cast("Awaitable[None]", _FINISHED)
 
 
 class InlineTask:
-    """A coroutine that waits for something."""
+    """A coroutine that is suspended."""
 
     __slots__ = ("_coroutine", "_waiting")
 
@@ -55,14 +55,14 @@ class InlineTask:
         self._waiting: asyncio.Future[Any] | None = None
 
     def step(self, _: object = None) -> None:
-        """Run until it waits again, or has told its result."""
+        """Resume it until it waits again or reports its result."""
         self._waiting = None
         waiting = self._coroutine.send(None)
         if waiting is not _FINISHED:
             self.wait_for(waiting)
 
     def wait_for(self, waiting: "asyncio.Future[Any] | None") -> None:
-        """Have it go on when a future is done; None is a bare yield, as in asyncio.sleep(0)."""
+        """Resume it when a future is done; None is a bare yield, as in asyncio.sleep(0)."""
         if waiting is None:
             asyncio.get_running_loop().call_soon(self.step)
             return
@@ -71,7 +71,7 @@ class InlineTask:
         waiting.add_done_callback(self.step)
 
     def cancel(self) -> None:
-        """Drop it where it waits: its `finally` blocks run, `done` is not called."""
+        """Close it where it waits: its `finally` blocks run, and `done` is not called."""
         if self._waiting is not None:
             self._waiting.remove_done_callback(self.step)
             self._waiting = None
@@ -79,7 +79,7 @@ class InlineTask:
 
 
 def start(coroutine: Coroutine[Any, Any, T], done: Done[T]) -> InlineTask | None:
-    """Run a coroutine; None where `done` was told already."""
+    """Run a coroutine; return None if it has reported its result already."""
     reporting = _report(coroutine, done)
     waiting = reporting.send(None)
     if waiting is _FINISHED:

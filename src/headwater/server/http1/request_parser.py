@@ -1,4 +1,4 @@
-"""From bytes to requests: HTTP/1.1 as httptools parses it, held to the limits.
+"""The parser of HTTP/1.1 requests: httptools, with limits on heads and bodies.
 
 A `RequestParser` belongs to one connection. It passes on each request once it is complete, and the
 problem of one that can't be completed. After a problem, or the last request of a connection,
@@ -30,48 +30,48 @@ _ABSOLUTE: Final = re.compile(rb"(https?)://(?:[^/?#@]*@)?([^/?#@]+)", re.IGNORE
 
 
 class Receiver(Protocol):
-    """Who takes the requests of a connection."""
+    """Receives the requests of a connection."""
 
     def accept(self, head: Head, body: bytes, hold: Hold | None) -> None:
         """Accept a complete request; the receiver releases the hold of its body."""
 
     def refuse(self, problem: Problem) -> None:
-        """Take a problem instead of a request; there will be no other."""
+        """Accept a problem instead of a request; nothing follows it."""
 
     def expect_more(self) -> None:
-        """A head or a body has begun, and has not arrived whole."""
+        """React to a head or a body of which only a part has arrived."""
 
     def send_continue(self) -> None:
-        """The client waits to be told that its body is welcome (100-continue)."""
+        """Invite the client to send its body (100-continue)."""
 
     def abort(self) -> None:
-        """Give up the connection after a failure of ours."""
+        """Abort the connection after an internal failure."""
 
 
 class _StopParsing(Exception):
-    """Ends the parsing of what has arrived: nothing behind this point is looked at."""
+    """Raised in a callback to stop the parser: later input is ignored."""
 
 
 class RequestParser:
-    """What arrives on one connection."""
+    """Parses the input of one connection."""
 
     __deletable__ = ("_parser", "_receiver")
     __slots__ = (
         "_body",
         "_completed",
         "_endpoint",
-        "_fed",
-        "_fresh",
+        "_extra_bytes",
         "_head",
         "_headers",
         "_hold",
+        "_just_begun",
+        "_line_bytes",
         "_max_head_bytes",
         "_packet_bytes",
         "_parser",
         "_receiver",
         "_split",
         "_stopped",
-        "_uncounted",
         "_url",
         "in_head",
         "receiving",
@@ -84,31 +84,31 @@ class RequestParser:
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._uncounted = 0
-        """Bytes of lines that are not in `_headers`: names that came again, and trailers."""
+        self._extra_bytes = 0
+        """Bytes of lines that are not in `_headers`: repeated names, and trailers."""
         self._packet_bytes = 0
         self._split = False
-        """Whether the present head came in more than one packet."""
-        self._fed = 0
-        """Bytes of the present head, or of lines behind it that are no body, as far as known."""
+        """Whether the current head came in more than one packet."""
+        self._line_bytes = 0
+        """Bytes received of the current head, or of lines after it that are not part of a body."""
         self._body: bytes | bytearray = b""
         self._hold: Hold | None = None
         self._head: Head | None = None
         self._completed = 0
-        self._fresh = False
+        self._just_begun = False
         self._stopped = False
         self.in_head = False
         self.receiving = False
-        """Whether a request has begun and not ended."""
+        """Whether a request has begun and is not complete."""
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Parse what has arrived."""
         if self._stopped:
             return
         end = 0
         if not self.receiving:
-            # A client that keeps its connection sends the same head again and again: one that was
-            # parsed before, followed by just its body, needs no parsing.
+            # A client that keeps its connection open repeats its heads: one that was parsed
+            # before, followed by exactly its body, is not parsed again.
             end = data.find(b"\r\n\r\n")
             if end > 0:
                 end += 4
@@ -128,7 +128,7 @@ class RequestParser:
                     return
         self._completed = 0
         self._packet_bytes = len(data)
-        self._fed += len(data)
+        self._line_bytes += len(data)
         upgrade = -1
         try:
             self._parser.feed_data(data)
@@ -141,20 +141,22 @@ class RequestParser:
         if upgrade >= 0:
             self._decline_upgrade(data[upgrade:])
         elif self.receiving:
-            if self._fresh:
-                self._fresh = False
+            if self._just_begun:
+                self._just_begun = False
                 if self.in_head:
                     self._split = True
-                    self._fed = self._head_bytes()  # the packet may hold requests before this one
+                    self._line_bytes = (
+                        self._head_bytes()
+                    )  # the packet may hold requests before this one
                 self._receiver.expect_more()
-            if self._fed > self._max_head_bytes:
-                # It may be one endless line, which the parser keeps to itself.
+            if self._line_bytes > self._max_head_bytes:
+                # It may be one endless line, which the parser buffers without a callback.
                 self._receiver.refuse(HEADERS_TOO_LARGE)
         elif end > 0 and self._completed == 1 and self._head is not None:
             self._endpoint.heads.add(data[:end], len(data) - end, self._head)
 
     def stop(self) -> None:
-        """Be deaf to whatever else arrives, and let go of the half of a request that has."""
+        """Ignore further input, and drop an incomplete request."""
         self._stopped = True
         self.in_head = self.receiving = False
         self._body = b""
@@ -163,7 +165,7 @@ class RequestParser:
             self._hold = None
 
     def close(self) -> None:
-        """Stop for good, and let go of what refers back here: no cycle is left to be collected."""
+        """Stop, and break the reference cycles of this object."""
         self.stop()
         del self._parser, self._receiver
 
@@ -177,10 +179,10 @@ class RequestParser:
             self._receiver.abort()
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Parse a request again as one that asks for no upgrade, so that its body is its body.
+        """Parse a request again without its upgrade header, so that its body is parsed.
 
-        An upgrade may be ignored (RFC 9110, 7.8), but the parser takes what follows such a head for
-        another protocol.
+        An upgrade may be ignored (RFC 9110, 7.8), but the parser stops after such a head, where
+        the other protocol would begin.
         """
         lines = [b"%b: %b" % item for item in self._headers.items() if item[0] != b"upgrade"]
         request_line = b"%b %b HTTP/%b" % (
@@ -191,25 +193,25 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self)
         self.feed(b"\r\n".join((request_line, *lines, b"", rest)))
 
-    # What the parser calls
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         if self._stopped:
             raise _StopParsing
         self._url = b""
         self._headers = {}
-        self._uncounted = 0
+        self._extra_bytes = 0
         self._split = False
-        self.in_head = self.receiving = self._fresh = True
+        self.in_head = self.receiving = self._just_begun = True
 
     def on_url(self, url: bytes) -> None:
         self._url = self._url + url if self._url else url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.in_head:
-            # A trailer: it counts like a header, but is none (RFC 9110, 6.5.1).
-            self._uncounted += len(name) + len(value) + _LINE_OVERHEAD
-            if self._uncounted > self._max_head_bytes:
+            # A trailer: its bytes count, but it is not a header (RFC 9110, 6.5.1).
+            self._extra_bytes += len(name) + len(value) + _LINE_OVERHEAD
+            if self._extra_bytes > self._max_head_bytes:
                 self._refuse(HEADERS_TOO_LARGE)
             return
         name = name.lower()
@@ -217,29 +219,29 @@ class RequestParser:
         headers = self._headers
         if name in headers:
             value = headers[name] + b", " + value
-            self._uncounted += len(name) + 1
-            if len(value) > self._max_head_bytes:  # or joining them would take ever longer
+            self._extra_bytes += len(name) + 1
+            if len(value) > self._max_head_bytes:  # joining again and again is quadratic
                 self._refuse(HEADERS_TOO_LARGE)
         headers[name] = value
 
     def _head_bytes(self) -> int:
-        """Count what has arrived of the present head, up to its last whole line."""
+        """Count the bytes of the current head, up to its last complete line."""
         lines = sum(len(name) + len(value) for name, value in self._headers.items())
-        return len(self._url) + lines + _LINE_OVERHEAD * len(self._headers) + self._uncounted
+        return len(self._url) + lines + _LINE_OVERHEAD * len(self._headers) + self._extra_bytes
 
     def on_headers_complete(self) -> None:
         self.in_head = False
-        self._fresh = True
+        self._just_begun = True
         may_be_large = self._split or self._packet_bytes > self._max_head_bytes
         if may_be_large and self._head_bytes() > self._max_head_bytes:
             self._refuse(HEADERS_TOO_LARGE)
-        self._fed = 0
+        self._line_bytes = 0
         headers = self._headers
         length = headers.get(b"content-length")
         if length is not None:
             if not length.isdigit():
                 self._refuse(MALFORMED)
-            size = int(length[:_MAX_LENGTH_DIGITS])  # longer ones are over any limit as well
+            size = int(length[:_MAX_LENGTH_DIGITS])  # a longer one exceeds any limit
             if size:
                 hold = self._hold = self._endpoint.admission.hold()
                 refusal = hold.expect(size)
@@ -248,7 +250,9 @@ class RequestParser:
         if b"expect" in headers and self._parser.get_http_version() != "1.0":
             if headers[b"expect"].lower() != b"100-continue":
                 self._refuse(EXPECTATION_FAILED)
-            if not self._parser.should_upgrade():  # else it is parsed again, see above
+            if (
+                not self._parser.should_upgrade()
+            ):  # otherwise it is parsed again, see _decline_upgrade
                 self._receiver.send_continue()
 
     def on_body(self, data: bytes) -> None:
@@ -257,9 +261,9 @@ class RequestParser:
         else:
             if not isinstance(self._body, bytearray):
                 self._body = bytearray(self._body)
-            # Not a list of pieces: a client may send its body in pieces of a byte.
+            # Not a list of pieces: a client may send its body byte by byte.
             self._body += data
-        self._fed = 0
+        self._line_bytes = 0
         hold = self._hold
         if hold is None:
             hold = self._hold = self._endpoint.admission.hold()
@@ -272,7 +276,7 @@ class RequestParser:
         method = parser.get_method().decode("latin-1")
         tunnel = method == "CONNECT"
         if b"upgrade" in self._headers and not tunnel and parser.should_upgrade():
-            return  # it is parsed again, see above
+            return  # it is parsed again, see _decline_upgrade
         body = self._body
         hold = self._hold
         if body:
@@ -281,7 +285,7 @@ class RequestParser:
         scheme = "http"
         url = self._url
         if not url.startswith(b"/") and (absolute := _ABSOLUTE.match(url)):
-            # RFC 9112, 3.2.2: such a target says more than the Host header does.
+            # RFC 9112, 3.2.2: such a target overrides the Host header.
             scheme = absolute[1].decode().lower()
             self._headers[b"host"] = absolute[2]
             url = url[absolute.end() :]
