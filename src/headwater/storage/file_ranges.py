@@ -25,7 +25,7 @@ class FileRange:
     def __len__(self) -> int:
         return self._length
 
-    def behind(self, count: int) -> "FileRange":
+    def after(self, count: int) -> "FileRange":
         """Give what follows the first `count` bytes."""
         return FileRange(self._owner, self.fd, self.position + count, self._length - count)
 
@@ -54,6 +54,6 @@ def pieces(parts: Sequence[Part], size: int) -> Iterator[Buffer]:
     for part in parts:
         if isinstance(part, FileRange):
             for at in range(0, len(part), size):
-                yield part.behind(at).first(size).read()
+                yield part.after(at).first(size).read()
         else:
             yield part

@@ -72,7 +72,7 @@ class FileSender:
             try:
                 if isinstance(part, FileRange):
                     sent = self._send_range(part)
-                    rest = part.behind(sent)
+                    rest = part.after(sent)
                 else:
                     sent = self._socket.send(part, _MORE if len(self._parts) > 1 else 0)
                     rest = memoryview(part)[sent:]
