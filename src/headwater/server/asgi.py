@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from headwater.server.admission import Hold, Overload, TooLarge
 from headwater.server.app import Application
-from headwater.server.handlers.live import EventStream, Feed
+from headwater.server.handlers.live import EventFeed, EventStream
 from headwater.server.listener import open_store
 from headwater.server.messages import Head, Request, Response
 from headwater.server.problems import refuse
@@ -122,8 +122,8 @@ class AsgiApp:
     async def _stream(self, response: EventStream, receive: Receive, send: Send) -> None:
         headers = self.app.common_headers + response.headers
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sink = _Sink(response.subscriber, self.app.settings.write_buffer_bytes)
-        response.subscriber.start(sink)
+        sink = _Sink(response.feed, self.app.settings.write_buffer_bytes)
+        response.feed.start(sink)
         gone = asyncio.create_task(_disconnected(receive))
         gone.add_done_callback(sink.abandon)
         try:
@@ -133,7 +133,7 @@ class AsgiApp:
                 await send({"type": "http.response.body", "body": b""})
         finally:
             gone.cancel()
-            response.subscriber.stop()
+            response.feed.stop()
 
 
 async def _body(head: Head, receive: Receive, hold: Hold) -> bytes | TooLarge | Overload | None:
@@ -160,8 +160,8 @@ class _Sink:
 
     chunked = False
 
-    def __init__(self, subscriber: Feed, limit: int) -> None:
-        self._subscriber = subscriber
+    def __init__(self, feed: EventFeed, limit: int) -> None:
+        self._feed = feed
         self._limit = limit
         self._frames: list[bytes] = []
         self._size = 0
@@ -196,7 +196,7 @@ class _Sink:
         self._size = 0
         if not self._ended:
             self._ready.clear()
-            self._subscriber.resume()
+            self._feed.resume()
         return frames
 
 

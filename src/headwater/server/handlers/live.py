@@ -1,12 +1,16 @@
-"""SSE: one frame per change, shared by all subscribers of a stream (PROTOCOL 5.8).
+"""SSE: live readers of a stream, served in slices from shared frames (PROTOCOL 5.8).
 
-A subscriber first catches up by itself, then joins its stream's hub. The hub reads each change once
-and hands the same bytes to everyone. A subscriber whose connection can't keep up leaves the hub and
-catches up again from the log when there is room: being slow costs no memory here.
+A subscriber first catches up from the log, then joins the `LiveStream` of its path. A change is
+read and encoded once for all subscribers at the same position. They are served in slices, one
+write each, and the event loop runs between two slices: appends that arrive meanwhile are
+acknowledged, and the next write to each subscriber carries all of them. A subscriber whose
+connection can't keep up leaves, and catches up from the log once the connection is writable again:
+no memory is held for it.
 """
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -23,17 +27,20 @@ from headwater.storage.store import Chunk
 
 log: Final = logging.getLogger("headwater.live")
 
+SLICE: Final = 64
+"""Subscribers that are served in one turn of the event loop."""
+
 
 class Sink(Protocol):
     """Where the frames of one subscriber go: a connection, or an ASGI `send`."""
 
     @property
     def chunked(self) -> bool:
-        """Whether frames are wanted in HTTP's chunked coding."""
+        """Whether frames are sent in HTTP's chunked coding."""
 
     @property
     def full(self) -> bool:
-        """Whether the other side reads too slowly to be sent more now."""
+        """Whether more bytes wait for the client than its write buffer may hold."""
 
     def write(self, frame: bytes) -> None: ...
 
@@ -41,102 +48,47 @@ class Sink(Protocol):
         """Finish the response after what was written."""
 
 
-class Feed(Protocol):
-    """What sends the frames of an event stream."""
-
-    def start(self, sink: Sink) -> None:
-        """Begin to send: called once the headers are on their way."""
-
-    def resume(self) -> None:
-        """Go on after the sink was full."""
-
-    def stop(self) -> None:
-        """Let go of everything: the connection is gone."""
-
-
 class Frame:
-    """The bytes of an event pair, and the same in chunked coding, made once for everybody."""
+    """Encoded events, as they are and in chunked coding."""
 
-    __slots__ = ("chunked", "plain")
+    __slots__ = ("chunked", "events")
 
-    def __init__(self, plain: bytes) -> None:
-        self.plain = plain
-        self.chunked = b"%x\r\n%b\r\n" % (len(plain), plain)
-
-
-class EventStream:
-    """The response to an SSE read: headers now, frames as they come."""
-
-    __slots__ = ("headers", "subscriber")
-
-    status: Final = 200
-
-    def __init__(self, headers: Headers, subscriber: Feed) -> None:
-        self.headers = headers
-        self.subscriber = subscriber
+    def __init__(self, events: bytes) -> None:
+        self.events = events
+        self.chunked = b"%x\r\n%b\r\n" % (len(events), events)
 
 
-class Subscriber:
-    """One SSE connection."""
+class EventFeed(ABC):
+    """The events of one SSE response, from its headers to its end."""
 
-    __slots__ = (
-        "_catching_up",
-        "_context",
-        "_cursor",
-        "_hub",
-        "_sink",
-        "_timer",
-        "_told",
-        "position",
-    )
-
-    def __init__(self, context: Context, hub: "Hub", position: Offset, cursor: int | None) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._hub = hub
-        self._cursor = (
-            0 if cursor is None else next_cursor(cursor, context.clock(), context.jitter())
-        )
         self._sink: Sink | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._catching_up: InlineTask | None = None
-        self._told = False
-        self.position = position
-
-    @property
-    def full(self) -> bool:
-        return self._sink is None or self._sink.full
 
     def start(self, sink: Sink) -> None:
-        """Begin to send: called once the headers are on their way."""
+        """Begin to send: called once the headers are written."""
         self._sink = sink
         self._context.waiting.add(self.expire)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._context.settings.sse_duration, self.expire)
-        self.catch_up()
+        self._begin()
 
+    @abstractmethod
     def resume(self) -> None:
-        """Go on after the sink was full."""
-        if self._sink is not None and self._catching_up is None and not self._hub.has(self):
-            self.catch_up()
+        """Continue after the sink was full."""
 
     def stop(self) -> None:
-        """Let go of everything: the connection is gone, or the response has ended."""
+        """Release everything: the connection is closed, or the response has ended."""
         self._sink = None
         self._context.waiting.discard(self.expire)
-        self._hub.leave(self)
         if self._timer is not None:
             self._timer.cancel()
-        if self._catching_up is not None:
-            self._catching_up.cancel()
-            self._catching_up = None
+        self._cancel()
 
     def expire(self) -> None:
-        """End the connection: the client reconnects where the last control event says."""
-        if self._sink is not None:
-            if self._context.draining:
-                cursor = self.cursor(interval_at(self._context.clock()))
-                self.write(Frame(control_event(self.position, cursor, up_to_date=False)))
-            self.end()
+        """End the response after its maximum duration, or because the server stops."""
+        self.end()
 
     def end(self) -> None:
         """Finish the response."""
@@ -146,182 +98,254 @@ class Subscriber:
             sink.end()
 
     def write(self, frame: Frame) -> None:
+        """Write a frame, unless the response has ended."""
         sink = self._sink
         if sink is not None:
-            self._told = True
-            sink.write(frame.chunked if sink.chunked else frame.plain)
+            sink.write(frame.chunked if sink.chunked else frame.events)
 
-    def cursor(self, interval: int) -> int:
-        """Never backwards, and past the one that the client came with (PROTOCOL 10.1)."""
-        self._cursor = max(interval, self._cursor)
-        return self._cursor
+    @abstractmethod
+    def _begin(self) -> None:
+        """Send the first events."""
 
-    def catch_up(self) -> None:
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Stop reading."""
+
+
+class EventStream:
+    """The response to an SSE read: its headers, and the feed that sends its events."""
+
+    __slots__ = ("feed", "headers")
+
+    status: Final = 200
+
+    def __init__(self, headers: Headers, feed: EventFeed) -> None:
+        self.headers = headers
+        self.feed = feed
+
+
+class Update:
+    """The events of a chunk, encoded once for all subscribers at its start."""
+
+    __slots__ = ("_data", "_frames", "_interval", "chunk", "start")
+
+    def __init__(self, chunk: Chunk, start: Offset, now: float) -> None:
+        self.chunk = chunk
+        self.start = start
+        self._interval = interval_at(now)
+        self._data: bytes | None = None
+        self._frames: dict[int, Frame] = {}
+
+    def frame(self, cursor: int) -> tuple[int, Frame]:
+        """Return the next cursor of a client, and the frame that contains it.
+
+        A cursor never decreases, and exceeds the one that the client sent (PROTOCOL 10.1).
+        """
+        cursor = max(self._interval, cursor)
+        frame = self._frames.get(cursor)
+        if frame is None:
+            chunk = self.chunk
+            if self._data is None:
+                media_type = chunk.info.config.media_type
+                self._data = data_event(chunk.joined(), media_type) if chunk.parts else b""
+            control = control_event(
+                chunk.end, cursor, up_to_date=chunk.up_to_date, closed=chunk.at_end
+            )
+            frame = self._frames[cursor] = Frame(self._data + control)
+        return cursor, frame
+
+
+class Subscriber(EventFeed):
+    """The feed of one SSE reader of a stream."""
+
+    def __init__(
+        self, context: Context, live: "LiveStream", position: Offset, cursor: int | None
+    ) -> None:
+        super().__init__(context)
+        self._live = live
+        self._cursor = (
+            0 if cursor is None else next_cursor(cursor, context.clock(), context.jitter())
+        )
+        self._catch_up: InlineTask | None = None
+        self._has_sent = False
+        self.position = position
+
+    @property
+    def full(self) -> bool:
+        return self._sink is None or self._sink.full
+
+    def resume(self) -> None:
+        if self._sink is not None and self._catch_up is None and self not in self._live:
+            self._begin()
+
+    def expire(self) -> None:
+        if self._sink is not None and self._context.draining:
+            cursor = max(interval_at(self._context.clock()), self._cursor)
+            self.write(Frame(control_event(self.position, cursor, up_to_date=False)))
+        self.end()
+
+    def send(self, update: Update) -> None:
+        """Send the events that begin at this subscriber's position."""
+        chunk = update.chunk
+        if chunk.parts or chunk.at_end or not self._has_sent:
+            self._has_sent = True
+            self._cursor, frame = update.frame(self._cursor)
+            self.write(frame)
+        self.position = chunk.end
+        if chunk.at_end:
+            self.end()
+
+    def _begin(self) -> None:
         """Send from the log until the tail is reached or the sink is full."""
-        call = start(self._send_from_log(), self._caught_up)
-        if call is not None:
-            self._catching_up = call
+        task = start(self._send_from_log(), self._caught_up)
+        if task is not None:
+            self._catch_up = task
+
+    def _cancel(self) -> None:
+        self._live.leave(self)
+        if self._catch_up is not None:
+            self._catch_up.cancel()
+            self._catch_up = None
 
     def _caught_up(self, _: None, error: Exception | None) -> None:
-        self._catching_up = None
+        self._catch_up = None
         if error is not None:
-            log.error("sse failed path=%s", self._hub.path, exc_info=error)
+            log.error("sse failed path=%s", self._live.path, exc_info=error)
             self.end()
 
     async def _send_from_log(self) -> None:
-        context = self._context
-        while self._sink is not None and not self._sink.full:
-            chunk = await context.store.read(
-                self._hub.path, self.position, context.copied_bytes, context.clock()
-            )
+        while not self.full:
+            changes = self._live.changes
+            update = await self._live.read(self.position)
             if self._sink is None:
                 return
-            if not isinstance(chunk, Chunk):  # deleted or expired: a reconnect will be told so
+            if update is None:
                 self.end()
                 return
-            if chunk.parts or not self._told or chunk.at_end:
-                self.write(encode(chunk, self.cursor(interval_at(context.clock()))))
-            self.position = chunk.end
-            if chunk.at_end:
-                self.end()
-                return
-            if chunk.up_to_date and not self._sink.full:
-                self._hub.join(self)
+            self.send(update)
+            if update.chunk.up_to_date and not self.full:
+                self._live.join(self, changes)
                 return
 
 
-class Hub:
-    """The subscribers of one stream that have caught up."""
+class LiveStream:
+    """The subscribers of one stream that have caught up, in the order in which they joined."""
 
     __slots__ = (
         "__weakref__",
         "_context",
-        "_dirty",
-        "_members",
-        "_reading",
+        "_due",
+        "_serving",
+        "_subscribers",
         "_unwatch",
+        "_update",
+        "changes",
         "path",
-        "position",
     )
 
     def __init__(self, context: Context, path: str) -> None:
         self._context = context
-        self._members: dict[Subscriber, None] = {}
-        self._reading: InlineTask | None = None
-        self._dirty = False
+        self._subscribers: dict[Subscriber, None] = {}
+        self._due = False
+        self._serving = False
+        self._update: Update | None = None
+        """The last one that was read in this round, for all subscribers at its start."""
         self._unwatch: Callable[[], None] | None = None
         self.path = path
-        self.position: Offset | None = None
+        self.changes = 0
 
-    def has(self, subscriber: Subscriber) -> bool:
-        return subscriber in self._members
+    def __contains__(self, subscriber: Subscriber) -> bool:
+        return subscriber in self._subscribers
 
-    def join(self, subscriber: Subscriber) -> None:
-        """Take in a subscriber that has read up to its position."""
+    def join(self, subscriber: Subscriber, changes: int) -> None:
+        """Add a subscriber that has read to the tail, beginning when `changes` was as given."""
+        self._subscribers[subscriber] = None
         if self._unwatch is None:
-            self._unwatch = self._context.store.watch(self.path, self._wake)
-            self.position = subscriber.position
-            self._members[subscriber] = None
-            # A change between that subscriber's read and this watch would go unseen.
-            self._wake()
-        else:
-            self._members[subscriber] = None
-            if self.position is not None and subscriber.position < self.position:
-                self._detach(subscriber)
+            self._unwatch = self._context.store.watch(self.path, self.changed)
+            self.changed()  # there was no watch during the subscriber's read
+        elif changes != self.changes:
+            self.changed()
 
     def leave(self, subscriber: Subscriber) -> None:
-        self._members.pop(subscriber, None)
-        if not self._members and self._unwatch is not None:
+        self._subscribers.pop(subscriber, None)
+        if not self._subscribers and self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
-            if self._reading is not None:
-                self._reading.cancel()
-                self._reading = None
 
-    def _detach(self, subscriber: Subscriber) -> None:
-        """Have a subscriber go on by itself, from where it is."""
-        self.leave(subscriber)
-        subscriber.resume()
+    def changed(self) -> None:
+        """Have all subscribers served: the stream has changed."""
+        self.changes += 1
+        self._due = True
+        self._update = None
+        if not self._serving:
+            self._serving = True
+            start(self._serve(), self._served)
 
-    def _wake(self) -> None:
-        if self._reading is not None:
-            self._dirty = True
-            return
-        call = start(self._broadcast(), self._broadcasted)
-        if call is not None:
-            self._reading = call
+    async def read(self, position: Offset) -> Update | None:
+        """Read what follows a position; None if the stream was deleted or has expired."""
+        context = self._context
+        now = context.clock()
+        chunk = await context.store.read(self.path, position, context.copied_bytes, now)
+        return Update(chunk, position, now) if isinstance(chunk, Chunk) else None
 
-    def _broadcasted(self, _: None, error: Exception | None) -> None:
-        self._reading = None
+    async def _serve(self) -> None:
+        """Serve all subscribers in slices, round by round, until there was no change in a round."""
+        while self._due and self._subscribers:
+            self._due = False
+            subscribers = tuple(self._subscribers)
+            for first in range(0, len(subscribers), SLICE):
+                # Responses to writers are flushed, and requests are received.
+                await asyncio.sleep(0)
+                for subscriber in subscribers[first : first + SLICE]:
+                    if subscriber not in self._subscribers:
+                        continue
+                    update = self._update
+                    if update is None or update.start != subscriber.position:
+                        update = await self._read_for(subscriber)
+                        if update is None:
+                            continue
+                    if subscriber.full:
+                        self.leave(subscriber)
+                        continue
+                    subscriber.send(update)
+                    if not update.chunk.up_to_date:
+                        self._due = True
+            self._update = None
+
+    async def _read_for(self, subscriber: Subscriber) -> Update | None:
+        """Read what a subscriber is due; None if it left meanwhile, or there is no stream."""
+        position = subscriber.position
+        update = await self.read(position)
+        if subscriber not in self._subscribers or subscriber.position != position:
+            return None
+        if update is None:
+            subscriber.end()  # a client that reconnects is given the reason
+        # One is enough: those who were served in the same slice are next to each other.
+        self._update = update
+        return update
+
+    def _served(self, _: None, error: Exception | None) -> None:
+        self._serving = False
         if error is not None:
             log.error("fan-out failed path=%s", self.path, exc_info=error)
-            for subscriber in tuple(self._members):
+            for subscriber in tuple(self._subscribers):
                 subscriber.end()
-
-    async def _broadcast(self) -> None:
-        context = self._context
-        more = True
-        while more and self._members and self.position is not None:
-            self._dirty = False
-            start = self.position
-            chunk = await context.store.read(
-                self.path, start, context.copied_bytes, context.clock()
-            )
-            if not isinstance(chunk, Chunk):
-                for subscriber in tuple(self._members):
-                    subscriber.end()
-                return
-            if chunk.parts or chunk.at_end:
-                self._deliver(chunk, start)
-            more = self._dirty or not chunk.up_to_date
-
-    def _deliver(self, chunk: Chunk, start: Offset) -> None:
-        self.position = chunk.end
-        interval = interval_at(self._context.clock())
-        frames: dict[int, Frame] = {}
-        behind: list[Subscriber] = []
-        for subscriber in tuple(self._members):
-            if subscriber.position != start:
-                if subscriber.position < chunk.end:
-                    behind.append(subscriber)
-                continue
-            if subscriber.full:
-                self.leave(subscriber)
-                continue
-            cursor = subscriber.cursor(interval)
-            frame = frames.get(cursor)
-            if frame is None:
-                frame = frames[cursor] = encode(chunk, cursor)
-            subscriber.write(frame)
-            subscriber.position = chunk.end
-            if chunk.at_end:
-                subscriber.end()
-        for subscriber in behind:
-            self._detach(subscriber)
-
-
-def encode(chunk: Chunk, cursor: int) -> Frame:
-    """Make the events of a chunk: its data, if any, and where it ends."""
-    control = control_event(chunk.end, cursor, up_to_date=chunk.up_to_date, closed=chunk.at_end)
-    if not chunk.parts:
-        return Frame(control)
-    return Frame(data_event(chunk.joined(), chunk.info.config.media_type) + control)
 
 
 class Fanout:
-    """The hubs of all streams that have subscribers."""
+    """The live streams of all paths that have subscribers."""
 
-    __slots__ = ("_context", "_hubs")
+    __slots__ = ("_context", "_streams")
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # A hub lives as long as one of its subscribers does.
-        self._hubs: WeakValueDictionary[str, Hub] = WeakValueDictionary()
+        # A live stream is referenced by its subscribers only.
+        self._streams: WeakValueDictionary[str, LiveStream] = WeakValueDictionary()
 
     async def subscribe(
         self, path: str, position: Offset | Now, cursor: int | None
     ) -> Response | EventStream:
-        """Answer an SSE read: refuse it, or give its headers and what feeds it."""
+        """Answer an SSE read with a refusal, or with its headers and its feed."""
         context = self._context
         chunk = await context.store.read(path, position, 1, context.clock())
         if not isinstance(chunk, Chunk):
@@ -336,11 +360,11 @@ class Fanout:
             headers.append((b"stream-sse-data-encoding", b"base64"))
         if chunk.info.closed and chunk.start == chunk.info.tail:
             headers.append((b"stream-closed", b"true"))
-        subscriber = Subscriber(context, self._hub(path), chunk.start, cursor)
+        subscriber = Subscriber(context, self._live(path), chunk.start, cursor)
         return EventStream(headers, subscriber)
 
-    def _hub(self, path: str) -> Hub:
-        hub = self._hubs.get(path)
-        if hub is None:
-            hub = self._hubs[path] = Hub(self._context, path)
-        return hub
+    def _live(self, path: str) -> LiveStream:
+        live = self._streams.get(path)
+        if live is None:
+            live = self._streams[path] = LiveStream(self._context, path)
+        return live

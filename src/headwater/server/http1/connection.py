@@ -19,7 +19,7 @@ from typing import Final
 
 from headwater.protocol.byte_requests import Buffer
 from headwater.server.admission import Hold
-from headwater.server.handlers.live import EventStream, Feed
+from headwater.server.handlers.live import EventFeed, EventStream
 from headwater.server.http1.endpoint import NEVER, TO_BE_SET, Endpoint, access_log
 from headwater.server.http1.file_sender import FileSender
 from headwater.server.http1.inline_tasks import InlineTask, start
@@ -57,6 +57,7 @@ class Connection:
         "_ended",
         "_endpoint",
         "_eof",
+        "_feed",
         "_files",
         "_handler",
         "_parser",
@@ -67,7 +68,6 @@ class Connection:
         "_request",
         "_started",
         "_starting",
-        "_subscriber",
         "_transport",
         "_unsent",
         "chunked",
@@ -83,7 +83,7 @@ class Connection:
         self._queue: deque[Request] = deque()
         self._request: Request | None = None
         self._handler: InlineTask | None = None
-        self._subscriber: Feed | None = None
+        self._feed: EventFeed | None = None
         self._problem: Problem | None = None
         """The problem that is sent after the responses to all complete requests."""
         self._starting = False
@@ -125,9 +125,9 @@ class Connection:
         if self._files is not None:
             self._files.close()
             self._files = None
-        if self._subscriber is not None:
-            self._subscriber.stop()
-            self._subscriber = None
+        if self._feed is not None:
+            self._feed.stop()
+            self._feed = None
         if self._handler is not None:
             self._handler.cancel()
             self._handler = None
@@ -148,9 +148,9 @@ class Connection:
 
     def resume_writing(self) -> None:
         self.full = False
-        if self._subscriber is not None:
+        if self._feed is not None:
             self.deadline = NEVER
-            self._subscriber.resume()
+            self._feed.resume()
         elif self._request is not None:
             self.deadline = NEVER
         else:
@@ -358,8 +358,8 @@ class Connection:
             self._drop_queue()
         lines.append(_CLOSES if self._draining and self._is_last() else _KEEPS_ALIVE)
         self.write(b"".join(lines))
-        self._subscriber = response.subscriber
-        response.subscriber.start(self)
+        self._feed = response.feed
+        response.feed.start(self)
 
     def write(self, data: bytes) -> None:
         """Queue bytes for the end of this turn: the head of a response, or a frame of events."""
@@ -384,7 +384,7 @@ class Connection:
 
     def end(self) -> None:
         """End the event stream after what was written."""
-        self._subscriber = None
+        self._feed = None
         if self.chunked:
             self.write(b"0\r\n\r\n")
         self._finish(last=self._draining and self._is_last())

@@ -1,4 +1,4 @@
-"""Following a run by SSE: every event with its `runSeq` as the id, so that any reader resumes."""
+"""The events of a run by SSE: each has its `runSeq` as its id, so that any reader can resume."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from headwater.errors import HeadwaterError
 from headwater.runs.events import StoredEvent, event_to_wire
 from headwater.runs.store import RunStore
 from headwater.server.context import Context
-from headwater.server.handlers.live import Frame, Sink
+from headwater.server.handlers.live import EventFeed, Frame
 from headwater.server.runs.service import RunService
 
 log: Final = logging.getLogger("headwater.runs")
@@ -20,49 +20,29 @@ _KEEP_ALIVE_SECONDS: Final = 15.0
 _KEEP_ALIVE: Final = Frame(b": still here\n\n")
 
 
-class Follower:
-    """One SSE connection; a slow one costs no memory: it is read for when there is room."""
+class RunEventFeed(EventFeed):
+    """The feed of one reader; nothing is read for it while its connection is full."""
 
     def __init__(
         self, context: Context, service: RunService, store: RunStore, run_id: str, after: int
     ) -> None:
-        self._context = context
+        super().__init__(context)
         self._service = service
         self._store = store
         self._run_id = run_id
         self._after = after
-        self._sink: Sink | None = None
         self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._more = asyncio.Event()
 
-    def start(self, sink: Sink) -> None:
-        """Begin to send: called once the headers are on their way."""
-        self._sink = sink
-        self._context.waiting.add(self._expire)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._context.settings.sse_duration, self._expire)
-        self._task = loop.create_task(self._send())
-
     def resume(self) -> None:
-        """Go on after the sink was full."""
         self._more.set()
 
-    def stop(self) -> None:
-        """Let go of everything: the connection is gone, or the response has ended."""
-        self._sink = None
-        self._context.waiting.discard(self._expire)
-        if self._timer is not None:
-            self._timer.cancel()
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._send())
+
+    def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-
-    def _expire(self) -> None:
-        """End the connection: the client comes back with the last id."""
-        sink = self._sink
-        self.stop()
-        if sink is not None:
-            sink.end()
 
     async def _send(self) -> None:
         unwatch = self._service.watch(self._run_id, self._more.set)
@@ -71,33 +51,28 @@ class Follower:
                 self._more.clear()
                 events = await self._store.fetch_events(self._run_id, self._after, _PAGE)
                 for event in events:
-                    self._write(frame(event))
+                    self.write(encode(event))
                     self._after = event.run_seq
                 if events and self._sink is not None and not self._sink.full:
                     continue
                 if not events and await self._store.find_run(self._run_id) is None:
-                    break  # deleted: a client that comes back is told so
+                    break  # deleted: a client that reconnects is given that reason
                 await self._wait()
         except HeadwaterError as error:
             log.warning("following ended run=%s: %s", self._run_id, error)
         finally:
             unwatch()
         self._task = None
-        self._expire()
+        self.end()
 
     async def _wait(self) -> None:
         try:
             await asyncio.wait_for(self._more.wait(), _KEEP_ALIVE_SECONDS)
         except TimeoutError:
-            self._write(_KEEP_ALIVE)
-
-    def _write(self, made: Frame) -> None:
-        sink = self._sink
-        if sink is not None:
-            sink.write(made.chunked if sink.chunked else made.plain)
+            self.write(_KEEP_ALIVE)
 
 
-def frame(event: StoredEvent) -> Frame:
-    """Write an event as an SSE event; JSON holds no line break that is not escaped."""
+def encode(event: StoredEvent) -> Frame:
+    """Encode an event as an SSE event; all line breaks in JSON are escaped."""
     data = msgspec.json.encode(event_to_wire(event))
     return Frame(b"id: %d\nevent: run-event\ndata: %b\n\n" % (event.run_seq, data))

@@ -20,7 +20,7 @@ from headwater.server.handlers.live import EventStream
 from headwater.server.messages import Head, Headers, Request, Response
 from headwater.server.problems import Problem, problem_response, refuse
 from headwater.server.routing import by_method, json_response, parse_number, split_path
-from headwater.server.runs.event_feed import Follower
+from headwater.server.runs.event_feed import RunEventFeed
 from headwater.server.runs.service import RunService
 
 PREFIX: Final = "/v1/runs"
@@ -105,8 +105,8 @@ class RunRoutes:
             if last is not None and last.isascii() and last.isdigit():
                 after = max(after, int(last[:18]))
             await _check_exists(store, run_id)
-            follower = Follower(self._context, self._service, store, run_id, after)
-            return EventStream(list(_EVENT_STREAM), follower)
+            feed = RunEventFeed(self._context, self._service, store, run_id, after)
+            return EventStream(list(_EVENT_STREAM), feed)
         limit = _number(head, "limit", PAGE)
         events = await store.fetch_events(run_id, after, limit)
         if not events:
