@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.vocabulary import ALLOWED, CHECKED, CORE, ROOT, Allowed, check, check_source
+from tests.support.vocabulary import (
+    ALLOWED,
+    CHECKED,
+    CORE,
+    ROOT,
+    Allowed,
+    check,
+    check_class_names,
+    check_source,
+)
 
 FILE = Path("src/headwater/some.py")
 
@@ -46,6 +55,14 @@ def test_an_allowed_line_is_not_refused_in_its_file_only() -> None:
     allowed = Allowed(FILE.as_posix(), "events_behind", "a public name")
     assert list(check_source(FILE, source, [allowed])) == []
     assert len(list(check_source(Path("src/headwater/other.py"), source, [allowed]))) == 1
+
+
+def test_a_class_name_that_occurs_twice_is_reported() -> None:
+    here, there = Path("src/headwater/a.py"), Path("src/headwater/b.py")
+    source = "class Reader: ...\nclass _Private: ...\nclass Appended: ...\n"
+    (finding,) = check_class_names({here: source, there: source})
+    assert (finding.path, finding.line, finding.word) == (there, 1, "Reader")
+    assert str(here) in str(finding)
 
 
 def test_the_checked_packages_use_no_refused_word() -> None:

@@ -4,14 +4,17 @@ Comments, docstrings, messages and identifiers use the terms of the field: an of
 another, a failure is *logged*, a lease is *released*. Each rule names the words to use instead.
 A word that a protocol, a public name or a library prescribes is listed in `ALLOWED`.
 
+A public class name stands for one idea: it may occur twice only if it is listed in `SHARED_NAMES`.
+
 Use: `python -m tests.support.vocabulary`, or with paths to check those.
 """
 
+import ast
 import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -76,6 +79,19 @@ ALLOWED: Final = (
 )
 
 
+SHARED_NAMES: Final = frozenset(
+    {
+        # What the server refuses, and the error that the client raises for it.
+        *("ContentTypeMismatch", "StreamClosed", "StreamGone", "StreamNotFound"),
+        # What a store or the server returns, and what the client returns for it.
+        *("Acked", "Appended", "Created", "StreamInfo", "SubscriptionCreated"),
+        # The two ends of HTTP.
+        *("Request", "Response"),
+    }
+)
+"""Names of classes that are one idea at two layers."""
+
+
 class Finding(NamedTuple):
     """A refused word in a file."""
 
@@ -121,14 +137,31 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.replace("_", " "))
 
 
+def check_class_names(sources: Mapping[Path, str]) -> Iterator[Finding]:
+    """Yield public classes that have the name of another one."""
+    seen: dict[str, Path] = {}
+    for path, source in sources.items():
+        for node in ast.parse(source).body:
+            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+                continue
+            if seen.setdefault(node.name, path) != path and node.name not in SHARED_NAMES:
+                other = f"another name, {seen[node.name]} has a class of this name"
+                yield Finding(path, node.lineno, node.name, other)
+
+
 def check(paths: Iterable[Path]) -> list[Finding]:
     """Check all Python files below some paths."""
-    findings: list[Finding] = []
-    for path in paths:
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            shown = file.resolve().relative_to(ROOT)
-            findings += check_source(shown, file.read_text(), ALLOWED)
-    return findings
+    sources = {
+        file.resolve().relative_to(ROOT): file.read_text()
+        for path in paths
+        for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])
+    }
+    findings = [
+        finding
+        for path, source in sources.items()
+        for finding in check_source(path, source, ALLOWED)
+    ]
+    return [*findings, *check_class_names(sources)]
 
 
 def main(arguments: list[str]) -> int:
