@@ -356,7 +356,7 @@ def test_a_failed_write_is_refused_and_the_next_one_tried(tmp_path: Path) -> Non
         assert good.error is None
         assert bench.log[-1] == "revert b"
         bench.journal.fd = fd
-        # The file could not be cut, so what it holds is not known: no more is written.
+        # The file could not be truncated, so its content is unknown: nothing more is written.
         still = bench.add("c")
         await turn()
         assert still.error is not None
@@ -727,7 +727,7 @@ def test_a_refused_batch_that_can_not_be_cut_off_stops_with_the_reason(tmp_path:
         def write(self, _: object) -> None:
             raise OSError(errno.ENOSPC, "no room")
 
-        def cut(self) -> None:
+        def truncate(self) -> None:
             raise failure
 
     async def scenario(bench: Bench) -> None:

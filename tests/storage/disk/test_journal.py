@@ -134,7 +134,7 @@ def test_a_failed_write_leaves_nothing_behind_once_cut(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path, 1, 4096)
     writer.write([[record(1)]])
     os.pwrite(writer.fd, b"half a batch", writer.position)
-    writer.cut()
+    writer.truncate()
     writer.write([[record(2)]])
     writer.close()
     assert bodies(writer.path) == [record(1), record(2)]
@@ -334,9 +334,9 @@ def test_what_looks_like_many_long_records_does_not_hold_up_a_start(
 def test_a_record_too_long_to_be_read_again_is_not_written(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path, 1, 0)
     writer.write([[record(1)]])
-    with pytest.raises(OSError, match="could not be read again"):
+    with pytest.raises(OSError, match="too long to be read again"):
         writer.write([[bytes(1 << 20)] * 2048])
-    writer.cut()
+    writer.truncate()
     writer.write([[record(2)]])
     writer.close()
     assert bodies(writer.path) == [record(1), record(2)]

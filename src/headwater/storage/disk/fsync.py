@@ -1,8 +1,9 @@
-"""Syncing a file without holding up the loop.
+"""Fsync without blocking the event loop, and durable names of files and directories.
 
-`KernelSync` asks the kernel to do it and to say so through an eventfd (Linux AIO): no thread, so no
-fight over the interpreter lock while the loop is busy. `ThreadSync` does the same in a thread,
-where that can't be had. Both have at most one sync under way and report on the loop.
+`KernelSync` submits the sync to the kernel (Linux AIO), which reports through an eventfd. It needs
+no thread, so nothing competes with the loop for the interpreter lock. `ThreadSync` syncs in a
+thread, where Linux AIO is not available. Both run at most one sync at a time and report on the
+loop.
 """
 
 import asyncio
@@ -25,21 +26,21 @@ Done = Callable[[OSError | None], None]
 
 
 class SyncFailed(OSError):
-    """What was written may or may not be on disk, and asking again would only hide it."""
+    """fsync failed: the data may be lost, and a second fsync could report success all the same."""
 
 
 class Sync(Protocol):
-    """Makes what was written to a file durable."""
+    """Makes the data of a file durable."""
 
     def start(self, fd: int, done: Done) -> None:
-        """Sync a file; `done` is called on the loop, with the error if it failed."""
+        """Sync a file, then call `done` on the loop with None or the error."""
 
     def close(self) -> None:
-        """Let go of everything; nothing may be under way."""
+        """Release all resources; no sync may be in flight."""
 
 
 def choose_fsync(loop: asyncio.AbstractEventLoop, fd: int) -> Sync:
-    """Choose the best way that this machine offers for a file, by syncing it once."""
+    """Return the fastest implementation that works here, found by syncing a file once."""
     if sys.platform == "linux" and platform.machine() in _CALLS:
         try:
             sync = KernelSync(loop)
@@ -81,7 +82,7 @@ class _Request(ctypes.Structure):
 
 
 class KernelSync:
-    """Linux AIO: one `io_submit` starts it, an eventfd in the loop ends it."""
+    """Linux AIO: `io_submit` starts a sync, and an eventfd reports its end to the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -97,7 +98,7 @@ class KernelSync:
         loop.add_reader(self._ready, self._finished)
 
     def probe(self, fd: int) -> None:
-        """Sync a file and wait: some kernels and sandboxes have AIO, but no way to sync by it."""
+        """Sync a file and wait for it: some kernels and sandboxes have AIO without fsync."""
         self._request.fd = fd
         self._request.flags = 0
         self._invoke(self._submit, self._context, 1, self._requests)
@@ -123,7 +124,7 @@ class KernelSync:
             done(OSError(-result, os.strerror(-result)) if result < 0 else None)
 
     def _result(self) -> int:
-        """Take what the sync under way has come to, once it is done."""
+        """Wait for the sync in flight, and return its result."""
         self._invoke(self._events, self._context, 1, 1, self._event, None)
         return int(self._event[2])
 
@@ -139,11 +140,11 @@ class KernelSync:
 
 
 class ThreadSync:
-    """A thread that does nothing but sync."""
+    """A thread that syncs files."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._wanted = threading.Semaphore(0)
+        self._requested = threading.Semaphore(0)
         self._fd: int | None = None
         self._done: Done | None = None
         self._thread = threading.Thread(target=self._run, name="headwater-sync", daemon=True)
@@ -151,11 +152,11 @@ class ThreadSync:
 
     def start(self, fd: int, done: Done) -> None:
         self._fd, self._done = fd, done
-        self._wanted.release()
+        self._requested.release()
 
     def _run(self) -> None:
         while True:
-            self._wanted.acquire()
+            self._requested.acquire()
             fd, done = self._fd, self._done
             if fd is None or done is None:
                 return
@@ -168,12 +169,12 @@ class ThreadSync:
 
     def close(self) -> None:
         self._fd = None
-        self._wanted.release()
+        self._requested.release()
         self._thread.join()
 
 
 def sync_directory(folder: Path, faults: Faults = NO_FAULTS) -> None:
-    """Make the names in a directory durable."""
+    """Make the entries of a directory durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -186,15 +187,15 @@ def sync_directory(folder: Path, faults: Faults = NO_FAULTS) -> None:
 
 
 def make_directory(folder: Path) -> None:
-    """Make a directory and those above it, where they are missing; their names are durable."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    """Create a directory and its missing parents, and make their names durable."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for path in made:
+    for path in missing:
         sync_directory(path.parent)
 
 
 def sync_file(path: Path) -> None:
-    """Make what a file holds durable."""
+    """Make the content of a file durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         sync(fd, path)
@@ -203,6 +204,6 @@ def sync_file(path: Path) -> None:
 
 
 def sync(fd: int, path: Path, faults: Faults = NO_FAULTS) -> None:
-    """Make what an open file holds durable."""
+    """Make the content of an open file durable."""
     os.fsync(fd)
     faults.synced(path)

@@ -257,7 +257,7 @@ class GroupCommit:
         """Refuse the batch, and cut off what was written of it so that a replay can't find it."""
         log.error("writing the journal failed error=%s", error)
         try:
-            self.journal.cut()
+            self.journal.truncate()
         except OSError as worse:
             self.stop("could not cut off a refused batch", worse)
         self._fail(error)

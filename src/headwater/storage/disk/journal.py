@@ -4,11 +4,15 @@
     batch   magic "BTCH" | length u32 | sequence u64 | crc u32       then `length` bytes of records
     record  length u32 | crc u32 | what `records` describes
 
-A batch is what one sync made durable. Every CRC-32 of a batch starts from the file's number and a
-random salt: a file is written over one that is no longer needed, whose blocks are in place already,
-and neither what is left of that one nor what a client made look like a batch must be taken for its
-own. So a sync changes nothing but data, and takes half the time. The salt stands there twice, since
-nothing of the file can be read without it. `journal_reading` reads what is written here.
+A batch contains the records that one fsync makes durable.
+
+Journal files are recycled: a new file is written over one that is obsolete, whose blocks are
+already allocated. So a sync writes data only, no file system metadata, and takes half the time.
+Every CRC-32 of a batch starts from the file's number and a random salt, so that neither the
+remains of the recycled file nor bytes that a client made look like a batch are taken for a batch
+of this file. The header is stored twice, because nothing in the file can be read without its salt.
+
+`journal_reader` reads this format.
 """
 
 import errno
@@ -43,23 +47,23 @@ _MAX_VECTOR: Final = 512
 _COPY_BYTES: Final = 256 * 1024
 ZEROS: Final = bytes(1 << 20)
 _FILL_SHARE: Final = 4
-"""A file is filled only where there is room for so many."""
+"""A file is filled with zeros only if this many would fit on the disk."""
 _SPARES: Final = f"{NUMBER}.spare"
 _MAX_SPARES: Final = 2
 
 
 def journal_path(folder: Path, number: int) -> Path:
-    """Name a journal file."""
+    """Return the path of a journal file."""
     return folder / f"{number:016d}.log"
 
 
 def journal_numbers(folder: Path) -> list[int]:
-    """List the journal files that there are, oldest first; files of others are left alone."""
+    """Return the numbers of the journal files, oldest first; other files are ignored."""
     return sorted(int(path.stem) for path in folder.glob(f"{NUMBER}.log"))
 
 
 def retire(folder: Path, before: int) -> None:
-    """Let go of the files below a number; a few are kept to be written over."""
+    """Remove the files below a number; a few are kept as spares to be recycled."""
     for number in journal_numbers(folder):
         if number < before:
             path = journal_path(folder, number)
@@ -70,17 +74,18 @@ def retire(folder: Path, before: int) -> None:
 
 
 def drop_spares(folder: Path) -> None:
-    """Give back the room of the files that are kept to be written over."""
+    """Delete the spare files to free their disk space."""
     for spare in folder.glob(_SPARES):
         spare.unlink(missing_ok=True)
 
 
 def seed_for(number: int, salt: int) -> int:
+    """Return the value from which the checksums of a file start."""
     return crc32(_SEED.pack(number, salt))
 
 
 class JournalWriter:
-    """One journal file that is being written."""
+    """Writes batches to one journal file."""
 
     def __init__(
         self,
@@ -91,10 +96,10 @@ class JournalWriter:
         fill: bool = False,
         faults: Faults = NO_FAULTS,
     ) -> None:
-        """Make a file ready; filled with zeros its blocks are in place from the first batch on.
+        """Create a file of `reserve` bytes, or recycle a spare one.
 
-        Blocks that are only reserved have to be entered in the file system when they are written
-        to, which makes each sync dearer.
+        With `fill` it is filled with zeros. Otherwise its blocks are only reserved, and each sync
+        costs more, because the file system must record which of them have been written.
         """
         self.number = number
         self.path = journal_path(folder, number)
@@ -107,7 +112,7 @@ class JournalWriter:
         self._faults = faults
         self._has_header = False
         self.is_filled = False
-        """Whether all blocks were written to before."""
+        """Whether all blocks of the file have been written before."""
         spare = next(folder.glob(_SPARES), None)
         if spare is not None:
             spare.rename(self.path)
@@ -118,8 +123,8 @@ class JournalWriter:
             self._write_header()
         except OSError as error:
             if error.errno in DISK_FULL_ERRORS:
-                return  # a store starts on a full disk, to be read; the first batch tries again
-            # An empty file counts as never used; at a start it may be the only one there is.
+                return  # the store can start and be read; the first batch tries again
+            # Recovery takes an empty file for one that was never used, even if there is no other.
             os.ftruncate(self.fd, 0)
             os.close(self.fd)
             raise
@@ -140,10 +145,10 @@ class JournalWriter:
 
     def _reserve(self, reserve: int, *, fill: bool) -> None:
         size = before = os.fstat(self.fd).st_size
-        if before > reserve:  # one batch may have been long: no later file has to be
+        if before > reserve:  # a long batch extended the spare
             os.ftruncate(self.fd, reserve)
             size = before = reserve
-        # What is only there to be written over must not take the last room from others.
+        # Filling only saves time, so it must not use the last disk space.
         fill = fill and free_bytes(self.fd) > _FILL_SHARE * reserve
         try:
             while fill and size < reserve:
@@ -159,7 +164,7 @@ class JournalWriter:
     def write(self, records: Sequence[Sequence[bytes]]) -> None:
         """Write a batch of records, each given in parts.
 
-        A failure leaves the position where it was: `cut`, then write again.
+        A failure leaves the position unchanged: call `truncate` before the next write.
         """
         self._faults.reach("journal-before-write")
         if not self._has_header:
@@ -178,7 +183,7 @@ class JournalWriter:
             vector += parts
             total += length + HEADER.size
             if length >= MAX_LENGTH or total > _MAX_BATCH:
-                raise OSError(errno.EFBIG, "a batch that long could not be read again")
+                raise OSError(errno.EFBIG, "the batch is too long to be read again")
         header = BATCH.pack(BATCH_MAGIC, total, self._sequence)
         vector[0] = header + CRC.pack(crc32(header, seed))
         total += BATCH_HEADER
@@ -193,12 +198,12 @@ class JournalWriter:
         self._sequence += 1
         self._faults.reach("journal-written")
 
-    def cut(self) -> None:
-        """Make sure that nothing of a batch that failed is found behind the last whole one."""
+    def truncate(self) -> None:
+        """Remove what a failed write left after the last complete batch."""
         os.ftruncate(self.fd, self.position)
 
     def close(self) -> None:
-        """Let go of the file; what was only reserved is given back, so that a spare is filled."""
+        """Close the file, and free unwritten blocks, which a spare must not have."""
         if not self.is_filled:
             with suppress(OSError):
                 os.ftruncate(self.fd, self.position)
@@ -222,11 +227,11 @@ def _write_all(fd: int, data: bytes | memoryview, position: int) -> None:
 
 
 def make_durable(path: Path, end: int, faults: Faults = NO_FAULTS) -> None:
-    """Make what was read of a file durable, up to its end.
+    """Rewrite a file in place up to `end`, and sync it.
 
-    It may never have been synced; and where a sync has failed, the system may take for written
-    what never reached the disk, so that another sync would do nothing. So the bytes are written
-    over themselves, which takes no room and leaves nothing torn that was not so before.
+    The file may never have been synced. After a failed sync, the kernel may have marked pages as
+    clean that never reached the disk, so that another sync would skip them. Writing the same bytes
+    again marks them dirty, needs no disk space, and can't tear anything that was intact.
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -237,8 +242,8 @@ def make_durable(path: Path, end: int, faults: Faults = NO_FAULTS) -> None:
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:
                 raise
-            # Some file systems never write in place. A full one can still be read.
-            log.warning("no room to write the journal anew, it is only synced file=%s", path)
+            # A copy-on-write file system needs space for this; the store can still be read.
+            log.warning("no disk space to rewrite the journal, it is only synced file=%s", path)
         if faults.fails("recovery-sync-fails"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         sync(fd, path, faults)
