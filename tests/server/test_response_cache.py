@@ -4,7 +4,7 @@ from headwater.protocol.expiry import Expiry
 from headwater.protocol.lifecycle import StreamConfig
 from headwater.protocol.offsets import Offset
 from headwater.server.messages import Head, Request, Response
-from headwater.server.response_cache import SMALL_ANSWER_BYTES, Key, ResponseCache
+from headwater.server.response_cache import SMALL_RESPONSE_BYTES, Key, ResponseCache
 from headwater.storage.store import Chunk, StreamInfo
 
 JSON = StreamConfig("application/json", "application/json")
@@ -47,7 +47,7 @@ def test_an_answer_before_the_tail_holds_as_long_as_the_stream() -> None:
 
 def test_a_long_answer_is_kept_when_it_is_asked_for_again() -> None:
     cache = ResponseCache(LIMIT)
-    body = (b"x" * SMALL_ANSWER_BYTES, b"y")
+    body = (b"x" * SMALL_RESPONSE_BYTES, b"y")
     for _ in range(2):
         assert cache.find(key()) is None
         cache.add(key(), chunk(info(), up_to_date=False), Response(200, [], body))
@@ -73,14 +73,14 @@ def test_what_reading_changes_is_not_kept() -> None:
 
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
-    cache = ResponseCache(4 * SMALL_ANSWER_BYTES)
+    cache = ResponseCache(4 * SMALL_RESPONSE_BYTES)
     for number in range(20):
-        answer = Response(200, [], (b"x" * (SMALL_ANSWER_BYTES - 2000),))
+        answer = Response(200, [], (b"x" * (SMALL_RESPONSE_BYTES - 2000),))
         cache.add(key(f"offset={number}"), chunk(info(), up_to_date=True), answer)
         cache.find(key("offset=0"))
     kept = [number for number in range(20) if cache.find(key(f"offset={number}"))]
     assert kept == [0, 17, 18, 19]
     for _ in range(2):
-        long = Response(200, [], (b"x" * (SMALL_ANSWER_BYTES + 1),))
+        long = Response(200, [], (b"x" * (SMALL_RESPONSE_BYTES + 1),))
         cache.add(key("long"), chunk(info(), up_to_date=True), long)
     assert cache.find(key("long")) is None

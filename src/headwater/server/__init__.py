@@ -1,4 +1,4 @@
-"""The HTTP server: the application, the wire it speaks itself, and an ASGI adapter."""
+"""The server: one application, with its own HTTP/1.1 listener and an ASGI adapter."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: the command line needs the settings, but not the server.
+    # Imported on first use: the command line needs the settings, but not the server.
     if name in _HOMES:
         return getattr(import_module(f"headwater.server.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The application: which handler answers which request. It knows no wire and no storage."""
+"""The application: which handler answers which request, independent of wire and storage."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ _EXPOSE_HEADERS: Final = (
 
 
 class Application:
-    """Streams over a store; hand it requests, send what it returns."""
+    """Streams over a store: a wire passes requests to it and sends what it returns."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Application:
             (b"access-control-allow-origin", origin),
             (b"access-control-expose-headers", _EXPOSE_HEADERS),
         ]
-        """On every response (PROTOCOL 12.7); whoever sends one adds them."""
+        """Headers of every response (PROTOCOL 12.7), which the wire adds."""
         if origin != b"*":
             self.common_headers.append((b"vary", b"origin"))
 
     async def handle(self, request: Request) -> Response | EventStream:
-        """Answer a request; never raises."""
+        """Answer a request; this never raises."""
         head = request.head
         try:
             if b"content-encoding" in head.headers and request.body:
@@ -138,7 +138,7 @@ class Application:
         return None
 
     def _elsewhere(self, path: object, request: Head) -> Response:
-        """Answer what is not a stream: preflights, whether the process lives and can work."""
+        """Answer preflights and health checks, and refuse other paths that are not streams."""
         if request.method == "OPTIONS":
             return _preflight()
         if request.url_path not in {"/healthz", "/readyz"}:
@@ -171,7 +171,7 @@ class Application:
             await asyncio.sleep(0)
 
     def drain(self) -> None:
-        """Have long-polls answered and SSE streams ended, since the server stops."""
+        """Answer long-polls and end SSE streams, because the server stops."""
         self.context.drain()
 
 

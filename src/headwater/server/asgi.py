@@ -1,10 +1,10 @@
-"""The same application as an ASGI app, to be mounted in FastAPI, Starlette or any ASGI server.
+"""The application as an ASGI app, to be mounted in FastAPI, Starlette or any ASGI server.
 
     app.mount("/streams", asgi_app(store=MemoryStore()))
 
-The host server speaks HTTP, so its limits and timeouts apply; what is left to us is the body limit,
-the buffered-bytes limit and slow SSE readers. The store is opened by the lifespan, or by the first
-request where the host does not pass lifespan events on to mounted apps.
+The host server speaks HTTP and applies its own timeouts. Admission is the application's: a request
+in progress counts as a connection. The store is opened by the lifespan, or by the first request if
+the host does not pass lifespan events to mounted apps.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class AsgiApp:
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
-        else:  # a websocket: refuse it as ASGI wants it refused
+        else:  # a websocket, refused as ASGI requires it
             await send({"type": "websocket.close", "code": 1000})
 
     async def startup(self) -> None:
@@ -156,7 +156,7 @@ async def _body(head: Head, receive: Receive, hold: Hold) -> bytes | TooLarge | 
 
 
 class _Sink:
-    """Frames between the fan-out and `send`, which waits for the client."""
+    """Queues frames for `send`, which waits for the client."""
 
     chunked = False
 
@@ -182,12 +182,12 @@ class _Sink:
         self._ready.set()
 
     def abandon(self, _: object) -> None:
-        """Drop what waits: the client has gone."""
+        """Drop queued frames, because the client has disconnected."""
         self._frames.clear()
         self.end()
 
     async def take(self) -> bytes | None:
-        """Wait for frames and take them all; None at the end."""
+        """Wait for frames and return all of them; None at the end."""
         await self._ready.wait()
         if not self._frames:
             return None
@@ -211,7 +211,7 @@ def _head(scope: Scope) -> Head:
         headers[name] = headers[name] + b", " + value if name in headers else value
     raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
     path = raw_path.decode("latin-1").partition("?")[0]
-    # Mounted under a prefix: what lies behind it is ours.
+    # An application that is mounted under a prefix sees the path after it.
     mount = scope.get("root_path", "")
     path = path.removeprefix(mount)
     return Head(
@@ -225,6 +225,6 @@ def _head(scope: Scope) -> Head:
 
 
 def asgi_app(store: Store | None = None, settings: Settings | None = None) -> AsgiApp:
-    """Make an ASGI application; without arguments it is what `headwater serve` would serve."""
+    """Return an ASGI application, by default with the settings of `headwater serve`."""
     settings = settings or Settings()
     return AsgiApp(store or open_store(settings), settings)

@@ -1,4 +1,4 @@
-"""What every handler needs: the store, the settings, and where time and chance come from."""
+"""What every handler needs: the store, the settings, the clock and a source of jitter."""
 
 import random
 import time
@@ -50,31 +50,31 @@ class Context:
         self.jitter = jitter
         self.cache_control = CACHE_CONTROL[settings.cache]
         self.copied_bytes = min(settings.chunk_bytes, _COPIED_BYTES)
-        """Size at which a chunk is cut that is copied on its way to a client."""
+        """Largest chunk that is copied in memory, rather than sent from files."""
         answers = settings.read_cache_bytes if settings.in_memory else divide(settings).answer_bytes
         self.responses = ResponseCache(answers, has_files=store.has_files)
         self.draining = False
         self.waiting: set[Callable[[], None]] = set()
-        """What to call so that live readers end, when the server stops."""
+        """Callbacks that end live readers when the server stops."""
 
     def stream_at(self, url_path: str) -> str | BadPath | NotAStream:
-        """Find the stream that a URL path names."""
+        """Return the stream path that a URL path names, or why it names none."""
         return parse_path(url_path, self.settings.root, self.settings.max_path_bytes)
 
     def drain(self) -> None:
-        """Have every live reader answered, now and from now on."""
+        """End live readers, now and as soon as new ones begin."""
         self.draining = True
         for end in tuple(self.waiting):
             end()
 
 
 def encode_offset(offset: Offset) -> bytes:
-    """Write an offset for a header."""
+    """Return an offset as a header value."""
     return b"%016d_%016d" % offset
 
 
 def position_headers(info: StreamInfo, next_offset: Offset) -> Headers:
-    """Say which stream was read, and where to go on."""
+    """Return the headers that identify the stream and the next offset."""
     return [
         (b"content-type", info.config.content_type.encode("latin-1")),
         (b"stream-next-offset", encode_offset(next_offset)),

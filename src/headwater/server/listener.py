@@ -1,4 +1,4 @@
-"""Running the server: listen, keep house, stop gracefully."""
+"""The server process: listen, run periodic jobs, stop gracefully."""
 
 import asyncio
 import gc
@@ -28,12 +28,12 @@ from headwater.storage.store import Store
 log: Final = logging.getLogger("headwater.serve")
 
 _OTHER_FILES: Final = 128
-"""What is open beside connections and segments that are read: the journal, the catalog, the
-segments of a checkpoint and a compaction, what the loop needs."""
+"""Open files beside connections and segments of readers: the journal, the catalog, the segments of
+a checkpoint and of a compaction, and those of the event loop."""
 
 
 def open_store(settings: Settings, faults: Faults = NO_FAULTS) -> Store:
-    """Choose the store that the settings name."""
+    """Return the store that the settings select."""
     if settings.in_memory:
         return MemoryStore(settings.memory_limit_bytes)
     if "://" in settings.store:
@@ -67,8 +67,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where the server can be reached."""
-        assert self._listener is not None  # noqa: S101 - only asked for once started
+        """The URL of the server."""
+        assert self._listener is not None  # noqa: S101 - the server was started
         host, port = self._listener.sockets[0].getsockname()[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -98,11 +98,11 @@ class Server:
         except OSError as error:
             raise CannotListen(host, port, error.strerror or str(error)) from error
         for each in listener.sockets:
-            _do_not_pace(each)
+            _disable_pacing(each)
         return listener
 
     async def stop(self) -> None:
-        """Answer what is under way, end live readers, then close."""
+        """Finish requests in progress, end live readers, then close the store."""
         endpoint = self._endpoint
         if endpoint is None or self._listener is None:
             return
@@ -129,18 +129,18 @@ class Server:
             self._endpoint.sweep()
 
 
-def _do_not_pace(listener: socket.socket) -> None:
-    """Have loopback's connections send as fast as they can be read.
+def _disable_pacing(listener: socket.socket) -> None:
+    """Choose a congestion control without pacing for loopback connections.
 
-    A congestion control that paces what it sends (bbr) costs much there, and has nothing to share.
+    One that paces (bbr) costs throughput there, where no link is shared.
     """
     if ip_address(listener.getsockname()[0]).is_loopback and hasattr(socket, "TCP_CONGESTION"):
-        with suppress(OSError):  # it is only faster
+        with suppress(OSError):  # an optimisation only
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def allow_open_files(settings: Settings) -> None:
-    """Raise the limit on open files to what the settings may need, as far as the system lets us."""
+    """Raise the limit on open files to what the settings may need, or to the hard limit."""
     needed = (
         settings.max_connections
         + settings.max_open_segments
@@ -154,7 +154,7 @@ def allow_open_files(settings: Settings) -> None:
     granted = needed if hard == infinite else min(needed, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
-    except (OSError, ValueError):  # some systems have one more limit behind this one
+    except (OSError, ValueError):  # some systems have a further limit
         granted = soft
     if granted < needed:
         log.warning(
@@ -166,7 +166,7 @@ def allow_open_files(settings: Settings) -> None:
 
 
 def _sweep_seconds(settings: Settings) -> float:
-    """Sweep once a second, or often enough for the shortest timeout to hold."""
+    """Return one second, or less if a timeout is so short that it needs more frequent sweeps."""
     shortest = min(
         settings.header_timeout,
         settings.body_timeout,
@@ -179,7 +179,7 @@ def _sweep_seconds(settings: Settings) -> float:
 async def serve(
     settings: Settings, announce: Callable[[str], None], store: Store | None = None
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `announce` is told the URL once it can be used."""
+    """Serve until SIGTERM or SIGINT; `announce` is called with the URL once it is ready."""
     allow_open_files(settings)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
@@ -195,7 +195,7 @@ async def serve(
 
 
 def run(settings: Settings, announce: Callable[[str], None], store: Store | None = None) -> None:
-    """Run `serve` on the fastest loop there is."""
+    """Run `serve` on uvloop if it is installed, otherwise on asyncio's loop."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None
     try:
         import uvloop  # noqa: PLC0415 - absent on some platforms
@@ -203,7 +203,7 @@ def run(settings: Settings, announce: Callable[[str], None], store: Store | None
         factory = uvloop.new_event_loop
     except ImportError:
         factory = None
-    # What was loaded so far stays; requests leave no cycles behind, so look for them less often.
+    # Modules stay loaded and requests create no reference cycles, so collect less often.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     with asyncio.Runner(loop_factory=factory) as runner:

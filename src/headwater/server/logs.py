@@ -1,4 +1,4 @@
-"""Log lines as text for people or as JSON for machines. No line contains a payload.
+"""Log lines as text or as JSON; none contains a payload.
 
 Log calls pass their fields as `extra`, so a message never has to be taken apart:
 

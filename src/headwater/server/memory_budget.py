@@ -1,8 +1,8 @@
-"""What the memory budget of a server on disk is spent on.
+"""How the memory budget of the disk store is divided.
 
-Tails, which hold what no segment has yet, and three caches: answers, streams that nobody uses at
-present, and the blocks of segments that were checked already. A cache takes what its own setting
-says and no more than a quarter of the budget; the tails have what is left.
+It covers the tails, which hold data that is not in a segment yet, and three caches: responses,
+loaded streams that are not in use, and verified blocks of segments. Each cache has the size of its
+own setting, but at most a quarter of the budget; the tails have the rest.
 """
 
 from typing import Final, NamedTuple
@@ -15,17 +15,17 @@ _CHECKED_BLOCK_BYTES: Final = 64
 
 
 class Budget(NamedTuple):
-    """How much each may take; streams and blocks are counted."""
+    """The share of each part; streams and blocks are counted, not measured."""
 
     tail_bytes: int
     answer_bytes: int
     loaded_streams: int
     checked_blocks: int
-    """Of each open segment."""
+    """For each open segment."""
 
 
 def divide(settings: Settings) -> Budget:
-    """Share the budget out."""
+    """Divide the budget."""
     budget, segments = settings.memory_budget_bytes, settings.max_open_segments
     quarter = budget // 4
     answers = min(settings.read_cache_bytes, quarter)

@@ -1,4 +1,4 @@
-"""A request and a response, as the application sees them, whatever wire they came over."""
+"""Requests and responses, independent of the wire that carries them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _NO_BODY: Final = frozenset({204, 304})
 
 
 class Head:
-    """The request line and headers, and what was made of them; requests may share one."""
+    """The request line and headers, with values parsed from them; requests may share one."""
 
     __slots__ = (
         "_parameters",
@@ -48,22 +48,22 @@ class Head:
         """Names in lower case; repeated ones joined with a comma."""
         self.scheme = scheme
         self.mount = mount
-        """The URL path under which the application is mounted; `url_path` is what lies behind."""
+        """The URL path under which the application is mounted; `url_path` is the rest."""
         self.keep_alive = keep_alive
         self.chunked = chunked
-        """Whether the client understands the chunked coding: all but HTTP/1.0 do."""
+        """Whether the client supports the chunked coding, as all but HTTP/1.0 clients do."""
         self.stream: str | BadPath | NotAStream | None = None
-        """The stream that the path names, once the application has looked."""
+        """The stream that the path names; None until the application has parsed the path."""
         self._parameters: dict[str, list[str]] | None = None
 
     def header(self, name: bytes) -> str | None:
-        """Give a header's value as text, byte for byte."""
+        """Return the value of a header as text, byte for byte."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The query, split; a name may come more than once."""
+        """The values of each name in the query."""
         found = self._parameters
         if found is None:
             found = self._parameters = {}
@@ -92,7 +92,7 @@ class Request:
 
 
 class Response:
-    """One response with its whole body, as parts that are sent one after another."""
+    """One response with its whole body, as parts that are sent in order."""
 
     __slots__ = ("_head", "body", "headers", "omits_length", "status")
 
@@ -108,7 +108,7 @@ class Response:
         self.headers = headers
         self.body = body
         self.omits_length = omits_length or status in _NO_BODY
-        """Whether there is no body to tell the length of: 204, 304, metadata for HEAD."""
+        """Whether Content-Length is omitted: for 204, 304, and metadata for HEAD."""
         self._head: bytes | None = None
 
     @property
@@ -117,16 +117,16 @@ class Response:
 
     @property
     def from_files(self) -> bool:
-        """Whether some of the body still lies in files."""
+        """Whether a part of the body is in a file."""
         return any(type(part) is FileRange for part in self.body)
 
     def joined(self) -> bytes:
-        """Give the body in one piece."""
+        """Return the body in one piece."""
         return b"".join(in_memory(self.body))
 
     @property
     def head(self) -> bytes:
-        """The header lines, made once; a response is not changed after they were asked for."""
+        """The header lines, encoded once; the response does not change after that."""
         head = self._head
         if head is None:
             lines = [b"%b: %b\r\n" % item for item in self.headers]

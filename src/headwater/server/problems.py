@@ -64,7 +64,7 @@ class Problem(NamedTuple):
 
 
 class BadRequest(msgspec.Struct, frozen=True):
-    """A request that is wrong in a way that only the wire knows."""
+    """A request with an invalid or missing header or parameter."""
 
     code: str
     detail: str
@@ -73,7 +73,7 @@ class BadRequest(msgspec.Struct, frozen=True):
 def _closed(x: r.StreamClosed) -> Problem:
     headers = [(names.STREAM_CLOSED, "true"), (names.STREAM_NEXT_OFFSET, str(x.tail))]
     if x.producer is not None:
-        # PROTOCOL 5.2.1 wants a 409 also for what was appended before somebody else closed.
+        # PROTOCOL 5.2.1 requires 409 also for data appended before another client closed.
         headers.append((names.PRODUCER_EPOCH, str(x.producer.epoch)))
         headers.append((names.PRODUCER_SEQ, str(x.producer.seq)))
     return Problem(
@@ -217,7 +217,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         400,
         "fork-sub-offset-overshoot",
         "The sub-offset reaches past the end of the source",
-        f"Only {x.available} {x.unit} lie behind the fork offset, not {x.sub_offset}.",
+        f"Only {x.available} {x.unit} follow the fork offset, not {x.sub_offset}.",
     ),
     Fenced: _fenced,
     SequenceGap: _gap,
@@ -440,7 +440,7 @@ INTERNAL: Final = Problem(
 
 
 def method_not_allowed(method: str, allowed: str) -> Problem:
-    """Make the problem of a method that a resource does not have."""
+    """Return the problem of a method that a resource does not support."""
     return Problem(
         405,
         "method-not-allowed",

@@ -1,14 +1,14 @@
-"""Answers to catch-up reads, kept while they hold.
+"""A cache of responses to catch-up reads.
 
-Many clients read the same stream from the same place: the second one gets the bytes of the first,
-compressed as they were. What lies before the tail never changes, so such an answer holds as long as
-the stream does; one that reaches the tail holds while the stream has not changed, which is known by
-identity: a store describes an unchanged stream with the very same `StreamInfo`. Streams with a
-sliding TTL are left out, since reading them is a change.
+Many clients read the same stream from the same offset: the second one gets the bytes of the first,
+compressed if those were. Data before the tail never changes, so a response that ends before it is
+fresh as long as the stream exists. A response that reaches the tail is fresh until the stream
+changes, which is decided by identity: a store returns the same `StreamInfo` object for an unchanged
+stream. Streams with a sliding TTL are not cached, because reading them changes them.
 
-A small answer is kept at once, a long one when it is asked for again: a reader who goes once
-through a long stream would only push out what others come back for. Where a store has files, a long
-answer is better sent from there, and is kept only if it was compressed.
+A small response is cached at once, a large one when it is requested again: a single reader of a
+long stream would only evict what others request repeatedly. If the store has files, a large
+response is sent from there instead, and is cached only if it is compressed.
 """
 
 from collections import OrderedDict
@@ -17,18 +17,18 @@ from typing import Final
 from headwater.server.messages import Request, Response
 from headwater.storage.store import Chunk, StreamInfo
 
-SMALL_ANSWER_BYTES: Final = 64 * 1024
+SMALL_RESPONSE_BYTES: Final = 64 * 1024
 _MAX_KEY_BYTES: Final = 4096
-_ANSWER_OVERHEAD: Final = 1024
+_OVERHEAD: Final = 1024
 _MAX_SHARE: Final = 4
-"""No answer takes more than this part of the cache."""
+"""No response takes more than this fraction of the cache: a quarter."""
 _MAX_SEEN: Final = 4096
 
 Key = tuple[str, str, bytes | None]
 
 
 class CachedResponse:
-    """A response, and what it holds for."""
+    """A response, and the state of the stream that it was read from."""
 
     __slots__ = ("_before_tail", "_info", "response")
 
@@ -38,7 +38,7 @@ class CachedResponse:
         self.response = response
 
     def is_fresh(self, now: object) -> bool:
-        """Tell whether it is still right, given how the store describes the stream now."""
+        """Return whether the response is still right for what the store returns now."""
         if now is self._info:
             return True
         return (
@@ -49,60 +49,60 @@ class CachedResponse:
 
 
 class ResponseCache:
-    """A bounded number of bytes of answers, the least recently used dropped first."""
+    """Responses up to a number of bytes; the least recently used are evicted first."""
 
-    __slots__ = ("_answers", "_bytes", "_has_files", "_limit", "_seen")
+    __slots__ = ("_bytes", "_has_files", "_limit", "_responses", "_seen")
 
     def __init__(self, limit: int, *, has_files: bool = False) -> None:
         self._has_files = has_files
         self._limit = limit
         self._bytes = 0
-        self._answers: OrderedDict[Key, CachedResponse] = OrderedDict()
+        self._responses: OrderedDict[Key, CachedResponse] = OrderedDict()
         self._seen: OrderedDict[int, None] = OrderedDict()
-        """Hashes of what was asked for: two that agree by chance only keep one too early."""
+        """Hashes of requested keys; a collision only caches a response too early."""
 
     @staticmethod
     def key(request: Request) -> Key | None:
-        """Name what a request asks for; None where the answer depends on more than that."""
+        """Return the key of a request, or None if its response depends on more than the key."""
         head = request.head
         if b"if-none-match" in head.headers:
             return None
         return (head.url_path, head.query, head.headers.get(b"accept-encoding"))
 
     def find(self, key: Key) -> CachedResponse | None:
-        """Give the last answer; whoever uses it asks first whether it holds."""
-        answer = self._answers.get(key)
-        if answer is not None:
-            self._answers.move_to_end(key)
-        return answer
+        """Return the cached response; the caller checks whether it is fresh."""
+        cached = self._responses.get(key)
+        if cached is not None:
+            self._responses.move_to_end(key)
+        return cached
 
     def add(self, key: Key, chunk: Chunk, response: Response) -> None:
-        """Remember an answer for the next one who asks the same."""
+        """Cache a response, if it qualifies."""
         length = response.length
         if length * _MAX_SHARE > self._limit or chunk.info.config.expiry.ttl is not None:
             return
-        if _length(key) > _MAX_KEY_BYTES:  # a key is chosen by a client, and may be mostly junk
+        if _length(key) > _MAX_KEY_BYTES:  # a client chooses the key, and may fill it with junk
             return
-        if length > SMALL_ANSWER_BYTES:
+        if length > SMALL_RESPONSE_BYTES:
             compressed = any(name == b"content-encoding" for name, _ in response.headers)
             if not compressed and self._has_files:
                 return
             if not self._was_seen(key):
                 return
         if response.body:
-            # In one piece it is sent with the least effort, and keeps no more than itself alive.
+            # One piece is cheapest to send, and references no larger buffer.
             response.body = (response.joined(),)
         self.drop(key)
-        self._answers[key] = CachedResponse(chunk, response)
+        self._responses[key] = CachedResponse(chunk, response)
         self._bytes += _cost(key, response)
         while self._bytes > self._limit:
-            self.drop(next(iter(self._answers)))
+            self.drop(next(iter(self._responses)))
 
     def drop(self, key: Key) -> None:
-        """Forget an answer that no longer holds."""
-        answer = self._answers.pop(key, None)
-        if answer is not None:
-            self._bytes -= _cost(key, answer.response)
+        """Remove a response."""
+        cached = self._responses.pop(key, None)
+        if cached is not None:
+            self._bytes -= _cost(key, cached.response)
 
     def _was_seen(self, key: Key) -> bool:
         mark = hash(key)
@@ -121,4 +121,4 @@ def _length(key: Key) -> int:
 
 
 def _cost(key: Key, response: Response) -> int:
-    return _ANSWER_OVERHEAD + _length(key) + response.length
+    return _OVERHEAD + _length(key) + response.length

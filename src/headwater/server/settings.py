@@ -1,4 +1,4 @@
-"""Every setting of the server, once: the command line, the environment and the docs follow it."""
+"""The settings of the server, from which options, environment variables and docs derive."""
 
 from dataclasses import Field, dataclass, field, fields
 from ipaddress import ip_network
@@ -26,118 +26,129 @@ def _setting(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What `headwater serve` can be told."""
+    """The settings of `headwater serve`."""
 
-    host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all.")
-    port: int = _setting(4437, "Port to listen on; 0 picks a free one.", least=0)
+    host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all interfaces.")
+    port: int = _setting(4437, "Port to listen on; 0 for any free port.", least=0)
     store: str = _setting(
-        "./headwater-data", "Where streams are kept: a directory, or 'memory' for nowhere."
+        "./headwater-data", "Data directory, or 'memory' to keep streams in memory only."
     )
     durability: str = _setting(
         "fsync",
-        "When an append counts as done: synced to disk, handed to the system, or in memory.",
+        "When an append is acknowledged: after fsync, after write(), or in memory.",
         choices="fsync os memory",
     )
     runs_store: str = _setting(
-        "", "Where runs are kept, such as 'sqlite:runs.db'; empty keeps them beside the streams."
+        "", "Store of runs, such as 'sqlite:runs.db'; empty for a file in the data directory."
     )
-    root: str = _setting("/v1/stream/", "URL path under which the streams live.")
-    # A record of the journal is shorter than 2 GiB, and a batch than 4; framing adds up to a half.
+    root: str = _setting("/v1/stream/", "URL path of the streams.")
+    # A journal record is shorter than 2 GiB and a batch than 4 GiB; framing adds up to a half.
     max_body_bytes: int = _setting(
-        32 * MIB, "Largest request body, at most 1 GiB; more gets 413.", least=1, most=1024 * MIB
+        32 * MIB,
+        "Largest request body, at most 1 GiB; a larger one gets 413.",
+        least=1,
+        most=1024 * MIB,
     )
     max_header_bytes: int = _setting(
-        32 * KIB, "Largest request line with headers; more gets 431.", least=256
+        32 * KIB, "Largest request line with headers; a larger one gets 431.", least=256
     )
     max_path_bytes: int = _setting(1024, "Longest stream path; a longer one gets 400.", least=16)
     max_connections: int = _setting(
-        10_000, "Connections at once; one more gets 429 and is closed.", least=1
+        10_000, "Concurrent connections; one more gets 429 and is closed.", least=1
     )
     max_buffered_bytes: int = _setting(
         256 * MIB,
-        "Request bodies held in memory at once, at most 2 GiB; more gets 429.",
+        "Request bodies in memory, decompressed, at most 2 GiB; more gets 429.",
         least=1,
         most=2048 * MIB,
     )
     memory_limit_bytes: int = _setting(
-        4096 * MIB, "Stream data that the memory store holds; more gets 429.", least=1
+        4096 * MIB, "Stream data in the memory store; more gets 429.", least=1
     )
     memory_budget_bytes: int = _setting(
-        256 * MIB, "Memory of a server on disk for unsaved stream data and all caches.", least=64
+        256 * MIB,
+        "Memory of the disk store for data that is not in segments, and for all caches.",
+        least=64,
     )
     journal_bytes: int = _setting(
-        32 * MIB, "Size of a journal file; a full one is followed by a checkpoint.", least=4096
+        32 * MIB, "Size of a journal file; a full file starts a checkpoint.", least=4096
     )
     checkpoint_interval: float = _setting(
-        30.0, "Seconds after which changes are saved from the journal to segments.", least=0.01
+        30.0,
+        "Seconds between checkpoints, which move data from the journal to segments.",
+        least=0.01,
     )
     max_loaded_streams: int = _setting(
-        50_000, "Streams that the disk store keeps in memory while nobody uses them.", least=1
+        50_000, "Streams that the disk store keeps loaded while they are not in use.", least=1
     )
     max_open_segments: int = _setting(
-        64, "Segment files that readers have open at once; a compaction opens up to half.", least=1
+        64,
+        "Segment files that are open for reading; a compaction opens up to half as many.",
+        least=1,
     )
     chunk_bytes: int = _setting(
-        16 * MIB, "Size at which a catch-up response is cut; compressed, at 1 MiB.", least=1
+        16 * MIB, "Largest body of a catch-up response; 1 MiB if it is compressed.", least=1
     )
     read_cache_bytes: int = _setting(
-        16 * MIB, "Answers to repeated reads kept in memory; 0 keeps none.", least=0
+        16 * MIB, "Cache of responses to repeated reads; 0 turns it off.", least=0
     )
     write_buffer_bytes: int = _setting(
-        512 * KIB, "Bytes queued for a reader before it counts as slow.", least=1
+        512 * KIB, "Bytes queued for a connection before it counts as slow.", least=1
     )
-    long_poll_timeout: float = _setting(30.0, "Seconds until a long-poll answers 204.", least=0)
-    sse_duration: float = _setting(
-        60.0, "Seconds after which an SSE connection is ended.", least=0.1
+    long_poll_timeout: float = _setting(
+        30.0, "Seconds after which a long-poll is answered with 204.", least=0
     )
+    sse_duration: float = _setting(60.0, "Seconds after which an SSE response ends.", least=0.1)
     header_timeout: float = _setting(
-        10.0, "Seconds for the request line and headers to arrive.", least=0.1
+        10.0, "Time limit for the request line and headers.", least=0.1
     )
-    body_timeout: float = _setting(120.0, "Seconds for the request body to arrive.", least=0.1)
-    idle_timeout: float = _setting(75.0, "Seconds that an idle connection is kept open.", least=0.1)
+    body_timeout: float = _setting(120.0, "Time limit for the request body.", least=0.1)
+    idle_timeout: float = _setting(
+        75.0, "Seconds after which an idle connection is closed.", least=0.1
+    )
     write_timeout: float = _setting(
-        30.0, "Seconds after which a reader that does not read is dropped.", least=0.1
+        30.0, "Seconds without progress after which a slow client is disconnected.", least=0.1
     )
     shutdown_timeout: float = _setting(
-        10.0, "Seconds that requests get to finish on SIGTERM.", least=0
+        10.0, "Time limit for requests in progress on SIGTERM.", least=0
     )
     reap_interval: float = _setting(
-        1.0, "Seconds between two sweeps for expired streams.", least=0.01
+        1.0, "Seconds between two deletions of expired streams.", least=0.01
     )
-    compression: bool = _setting(True, "Compress responses over 1 KiB that a client accepts so.")
+    compression: bool = _setting(
+        True, "Compress responses of 1 KiB or more if the client accepts it."
+    )
     cache: str = _setting(
-        "public", "Who may cache catch-up reads.", choices="public private no-store"
+        "public", "Who may cache responses to catch-up reads.", choices="public private no-store"
     )
     cors_origin: str = _setting("*", "Value of Access-Control-Allow-Origin.")
     public_url: str = _setting(
-        "", "Where clients reach the server, for callback URLs; empty takes it from requests."
+        "", "Public URL of the server, for callback URLs; empty to use the Host of each request."
     )
     allow_local_webhooks: bool = _setting(
-        False, "Let webhooks go to http://localhost and 127.0.0.x, for development."
+        False, "Allow webhooks to http://localhost and 127.0.0.x, for development."
     )
     webhook_hosts: str = _setting(
-        "", "Hosts that webhooks may go to, such as 'a.example *.b.example'; empty for any."
+        "", "Hosts that webhooks may call, such as 'a.example *.b.example'; empty for any."
     )
     webhook_networks: str = _setting(
-        "", "Private networks that webhooks may go to, such as '10.1.0.0/16'."
+        "", "Private networks that webhooks may call, such as '10.1.0.0/16'."
     )
-    webhook_ca_file: str = _setting(
-        "", "Certificates that webhooks are checked against; empty for the system's."
-    )
+    webhook_ca_file: str = _setting("", "CA certificates for webhooks; empty for the system's.")
     webhook_timeout: float = _setting(
-        10.0, "Seconds that a webhook gets to answer, at most its lease.", least=0.1
+        10.0, "Time limit for the response to a webhook, at most its lease.", least=0.1
     )
     webhook_attempts: int = _setting(
-        100, "Failed deliveries of one wake after which a subscription is dead.", least=1
+        100, "Failed deliveries of a wake after which its subscription is dead.", least=1
     )
-    webhook_concurrency: int = _setting(64, "Webhooks called at once.", least=1)
+    webhook_concurrency: int = _setting(64, "Webhooks in flight.", least=1)
     webhook_key_overlap: float = _setting(
         900.0, "Seconds that a replaced signing key stays published.", least=0
     )
     log_level: str = _setting(
-        "info", "Lowest level that is logged.", choices="debug info warning error"
+        "info", "Lowest level of log lines.", choices="debug info warning error"
     )
-    log_format: str = _setting("text", "Form of the log lines.", choices="text json")
+    log_format: str = _setting("text", "Format of log lines.", choices="text json")
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -161,12 +172,12 @@ class Settings:
 
     @property
     def in_memory(self) -> bool:
-        """Whether nothing is kept on disk."""
+        """Whether nothing is stored on disk."""
         return self.store == "memory" or self.durability == "memory"
 
 
 def check(item: Field[Any], value: object) -> None:
-    """Hold a value against what its setting allows."""
+    """Check a value against the limits of its setting."""
     least = item.metadata["least"]
     if least is not None and isinstance(value, int | float) and value < least:
         raise SettingsError(item.name, value, f"at least {least:g}")
@@ -179,10 +190,10 @@ def check(item: Field[Any], value: object) -> None:
 
 
 def option_name(item: Field[Any]) -> str:
-    """Name the command-line option of a setting."""
+    """Return the name of a setting's option."""
     return "--" + item.name.replace("_", "-")
 
 
 def variable_name(item: Field[Any]) -> str:
-    """Name the environment variable of a setting."""
+    """Return the name of a setting's environment variable."""
     return ENV_PREFIX + item.name.upper()
