@@ -23,9 +23,7 @@ CORE: Final = ROOT / "src/headwater"
 
 CHECKED: Final = (
     "errors",
-    "server/runs/routes.py",
-    "server/runs/service.py",
-    "server/subscriptions",
+    "server",
 )
 """The parts of the package that are checked."""
 

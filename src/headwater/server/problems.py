@@ -113,9 +113,9 @@ def _unwritable(x: StoreUnwritable) -> Problem:
     if x.stopped:
         detail = f"Nothing more is written until the server is restarted: {x.reason}."
     elif x.full:
-        detail = f"Nothing was written: {x.reason}. Make room on the disk, then send it again."
+        detail = f"Nothing was written: {x.reason}. Free disk space, then send it again."
     else:
-        detail = f"Nothing was written: {x.reason}. Send it again in a while."
+        detail = f"Nothing was written: {x.reason}. Try again later."
     return Problem(
         507 if x.full else 503,
         "store-unwritable",
@@ -249,15 +249,15 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         "stream-damaged",
         "Stored bytes of this stream are damaged",
         f"'{x.path}' can't be read here ({x.place}); other streams are not affected. "
-        "The operator can save what is left with 'headwater repair'.",
+        "The operator can recover the other bytes with 'headwater repair'.",
     ),
     BadHeader: lambda x: Problem(
         400,
         "bad-header",
-        f"{x.name} can't be used",
+        f"{x.name} is invalid",
         f"{x.name} must be {x.expected}."
         if not x.value
-        else f"'{x.value[:_MAX_ECHO]}' is no value for {x.name}: expected {x.expected}.",
+        else f"'{x.value[:_MAX_ECHO]}' is not a valid {x.name}: expected {x.expected}.",
     ),
     BadPath: lambda x: Problem(
         400, "bad-path", "The path can't name a stream", f"The path is refused: {x.reason}."
@@ -361,7 +361,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     ),
     # Runs
     EventRefused: _run(400, "The event is refused"),
-    RunQueryRefused: _run(400, "The question can't be answered"),
+    RunQueryRefused: _run(400, "The query is invalid"),
     RunNotFound: _run(404, "There is no such run"),
     RunDeleted: _run(410, "The run was deleted"),
     RunStoreDamaged: _run(500, "The runs can't be read"),
@@ -408,7 +408,7 @@ HEADERS_TOO_LARGE: Final = Problem(
     "Send a shorter URL or fewer headers.",
 )
 MALFORMED: Final = Problem(
-    400, "malformed-request", "This is not HTTP/1.1", "The request could not be parsed."
+    400, "malformed-request", "The request is not HTTP/1.1", "The request could not be parsed."
 )
 UNSUPPORTED_CODING: Final = Problem(
     415,
@@ -435,7 +435,7 @@ INTERNAL: Final = Problem(
     500,
     "internal-error",
     "The server failed",
-    "This is a defect of the server; its log says more. The request may be tried again.",
+    "This is an internal error, and the server log has its details. The request may be retried.",
 )
 
 

@@ -113,7 +113,7 @@ def once_there_is_room(ask: Callable[[], Answer]) -> Answer:
 
 
 def is_refusal_for_room(answer: Answer) -> None:
-    assert "Make room" in answer.problem(507, "store-unwritable")["detail"]
+    assert "Free disk space" in answer.problem(507, "store-unwritable")["detail"]
     assert answer.headers["retry-after"]
 
 

@@ -83,7 +83,7 @@ def test_the_budget_holds_where_no_file_can_be_opened(tmp_path: Path) -> None:
             accepted = sum(answer.status == 204 for answer in answers)
             assert accepted * _BODY < 8 * MIB
             refused = answers[-1].problem(503, "store-unwritable")
-            assert "Send it again in a while" in refused["detail"]
+            assert "Try again later" in refused["detail"]
             assert server.rss() - before < 40 * MIB
             for connection in idle:
                 connection.close()

@@ -20,7 +20,7 @@ TO_BE_SET: Final = 0.0
 """Deadlines: there is none, and the next sweep has to set one."""
 
 
-class Connection(Protocol):
+class EndpointConnection(Protocol):
     """A connection, as its endpoint sees it."""
 
     deadline: float
@@ -48,13 +48,13 @@ class Endpoint:
         self.handle = app.handle
         self.settings = app.settings
         self.loop = asyncio.get_running_loop()
-        self.connections: set[Connection] = set()
+        self.connections: set[EndpointConnection] = set()
         self.heads = HeadCache()
         self.admission = app.admission
         self.stopping = False
         self.log_access = access_log.isEnabledFor(logging.DEBUG)
         self._app = app
-        self._unsent: list[Connection] = []
+        self._unsent: list[EndpointConnection] = []
         self._fixed = b"".join(b"%b: %b\r\n" % item for item in app.common_headers)
         self.common = b""
         """The header lines common to all responses of this second."""
@@ -63,7 +63,7 @@ class Endpoint:
     def _refresh_date(self) -> None:
         self.common = b"date: %b\r\n%b" % (formatdate(usegmt=True).encode(), self._fixed)
 
-    def send_soon(self, connection: Connection) -> None:
+    def send_soon(self, connection: EndpointConnection) -> None:
         """Schedule a connection's flush for the end of this turn of the loop.
 
         All requests that arrived together are handled first, then all responses are written:
