@@ -22,7 +22,7 @@ def test_it_lists_what_a_sorted_set_would(steps: list[tuple[str, str, str]]) -> 
             model.discard(path)
         else:
             expected = sorted(one for one in model if one > after and one.startswith(path))
-            assert list(index.behind(after, path)) == expected
+            assert list(index.after(after, path)) == expected
 
 
 def test_what_is_gone_does_not_pile_up() -> None:
@@ -31,5 +31,5 @@ def test_what_is_gone_does_not_pile_up() -> None:
         index.add(f"{number}")
         index.discard(f"{number}")
         if number % 100 == 0:
-            assert list(index.behind("", "")) == []
+            assert list(index.after("", "")) == []
     assert len(index._sorted) < 2_000  # what a page has to pass over

@@ -12,7 +12,7 @@ EVERYTHING = 1000
 
 async def paths(store: Store, prefix: str = "", after: str = "", now: float = T0) -> list[str]:
     """List the paths of all living streams under a prefix."""
-    return [info.path for info in await store.streams(prefix, after, EVERYTHING, now)]
+    return [info.path for info in await store.list_streams(prefix, after, EVERYTHING, now)]
 
 
 @runs_behaviours
@@ -97,7 +97,7 @@ class Listing:
             await create(store, name)
             await append(store, name)
         found: list[str] = []
-        while page := await store.streams("s/", found[-1] if found else "", 4, T0):
+        while page := await store.list_streams("s/", found[-1] if found else "", 4, T0):
             assert len(page) <= 4
             found += [info.path for info in page]
         assert found == names
@@ -105,7 +105,7 @@ class Listing:
     async def test_streams_are_described_as_they_are(self, store: Store) -> None:
         await create(store, "a", body=b"[1]")
         await append(store, "a")
-        assert await store.streams("", "", 10, T0) == [await head(store, "a")]
+        assert await store.list_streams("", "", 10, T0) == [await head(store, "a")]
 
     async def test_what_is_deleted_or_expired_is_not_listed(self, store: Store) -> None:
         for path in ("deleted", "forked", "living"):
@@ -123,7 +123,7 @@ class Listing:
         for number in range(9):
             await create(store, f"a/{number}", expiry=Expiry(expires_at="x", instant=T0 + 1))
         await create(store, "z")
-        page = await store.streams("", "", 3, T0 + 1)
+        page = await store.list_streams("", "", 3, T0 + 1)
         assert [info.path for info in page] == ["z"]
 
     async def test_pages_full_of_deleted_streams_do_not_end_the_list(self, store: Store) -> None:
@@ -133,7 +133,7 @@ class Listing:
         await self.settle(store)
         for name in names:
             await store.delete(name, T0)
-        page = await store.streams("", "", 3, T0)
+        page = await store.list_streams("", "", 3, T0)
         assert [info.path for info in page] == ["z"]
 
 
@@ -142,32 +142,34 @@ class Keeping:
     """`keep` and `documents`."""
 
     async def test_documents_are_found_by_prefix(self, store: Store) -> None:
-        assert await store.keep({"a/1": b"one", "b/1": b"other", "a/2": b"two"}) is None
-        assert await store.documents("a/") == {"a/1": b"one", "a/2": b"two"}
-        assert await store.documents("b/1") == {"b/1": b"other"}
-        assert await store.documents("c") == {}
+        assert await store.put_documents({"a/1": b"one", "b/1": b"other", "a/2": b"two"}) is None
+        assert await store.get_documents("a/") == {"a/1": b"one", "a/2": b"two"}
+        assert await store.get_documents("b/1") == {"b/1": b"other"}
+        assert await store.get_documents("c") == {}
 
     async def test_the_last_value_counts_and_none_drops(self, store: Store) -> None:
-        await store.keep({"a": b"1", "b": b"1"})
-        await store.keep({"a": b"2", "b": None, "never": None})
-        assert await store.documents("") == {"a": b"2"}
-        await store.keep({"b": b"3"})
-        assert await store.documents("") == {"a": b"2", "b": b"3"}
+        await store.put_documents({"a": b"1", "b": b"1"})
+        await store.put_documents({"a": b"2", "b": None, "never": None})
+        assert await store.get_documents("") == {"a": b"2"}
+        await store.put_documents({"b": b"3"})
+        assert await store.get_documents("") == {"a": b"2", "b": b"3"}
 
     async def test_keys_are_given_in_order(self, store: Store) -> None:
         for key in ("c", "a", "b"):
-            await store.keep({key: b""})
-        assert list(await store.documents("")) == ["a", "b", "c"]
+            await store.put_documents({key: b""})
+        assert list(await store.get_documents("")) == ["a", "b", "c"]
 
     async def test_many_at_once_take_effect_in_order(self, store: Store) -> None:
-        await asyncio.gather(*(store.keep({"n": b"%d" % n, f"k/{n}": b""}) for n in range(50)))
-        assert (await store.documents("n"))["n"] == b"49"
-        assert len(await store.documents("k/")) == 50
+        await asyncio.gather(
+            *(store.put_documents({"n": b"%d" % n, f"k/{n}": b""}) for n in range(50))
+        )
+        assert (await store.get_documents("n"))["n"] == b"49"
+        assert len(await store.get_documents("k/")) == 50
 
     async def test_documents_and_streams_do_not_meet(self, store: Store) -> None:
         await create(store, "s")
-        await store.keep({"s": b"document"})
+        await store.put_documents({"s": b"document"})
         await append(store, "s")
         await store.delete("s", T0)
-        assert await store.documents("s") == {"s": b"document"}
+        assert await store.get_documents("s") == {"s": b"document"}
         assert await paths(store) == []

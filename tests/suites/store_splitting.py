@@ -12,7 +12,7 @@ from headwater.protocol.offsets import (
     StaleIncarnation,
 )
 from headwater.protocol.refusals import StreamGone, StreamNotFound
-from headwater.storage.store import Splits, Store
+from headwater.storage.store import SplitPoints, Store
 from tests.suites.behaviours import runs_behaviours
 from tests.suites.steps import (
     BINARY,
@@ -35,9 +35,9 @@ async def splits(
     end: Offset | Now = NOW,
     size: int = 100,
     limit: int = 1000,
-) -> Splits:
+) -> SplitPoints:
     """Split, which must succeed."""
-    return expect(Splits, await store.splits(path, start, end, size, limit, T0))
+    return expect(SplitPoints, await store.split_points(path, start, end, size, limit, T0))
 
 
 @runs_behaviours
@@ -121,14 +121,16 @@ class Splitting:
         inside = Offset(first.epoch, first.byte + 1)
         beyond = Offset(tail.epoch, tail.byte + 1)
         refused = OffsetInsideMessage(inside)
-        assert await store.splits("s", inside, NOW, 10, 10, T0) == refused
-        assert await store.splits("s", START, inside, 10, 10, T0) == refused
-        assert await store.splits("s", START, beyond, 10, 10, T0) == OffsetBeyondTail(beyond, tail)
+        assert await store.split_points("s", inside, NOW, 10, 10, T0) == refused
+        assert await store.split_points("s", START, inside, 10, 10, T0) == refused
+        assert await store.split_points("s", START, beyond, 10, 10, T0) == OffsetBeyondTail(
+            beyond, tail
+        )
         await store.delete("s", T0)
-        assert await store.splits("s", START, NOW, 10, 10, T0) == StreamNotFound("s")
+        assert await store.split_points("s", START, NOW, 10, 10, T0) == StreamNotFound("s")
         info = await create(store)
-        stale = await store.splits("s", tail, NOW, 10, 10, T0)
+        stale = await store.split_points("s", tail, NOW, 10, 10, T0)
         assert stale == StaleIncarnation(tail, info.incarnation)
         await fork(store, "fork", "s")
         await store.delete("s", T0)
-        assert await store.splits("s", START, NOW, 10, 10, T0) == StreamGone("s")
+        assert await store.split_points("s", START, NOW, 10, 10, T0) == StreamGone("s")

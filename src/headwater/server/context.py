@@ -52,7 +52,7 @@ class Context:
         self.copied_bytes = min(settings.chunk_bytes, _COPIED_BYTES)
         """Largest chunk that is copied in memory, rather than sent from files."""
         answers = settings.read_cache_bytes if settings.in_memory else divide(settings).answer_bytes
-        self.responses = ResponseCache(answers, has_files=store.has_files)
+        self.responses = ResponseCache(answers, sends_files=store.sends_files)
         self.draining = False
         self.waiting: set[Callable[[], None]] = set()
         """Callbacks that end live readers when the server stops."""

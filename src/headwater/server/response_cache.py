@@ -51,10 +51,10 @@ class CachedResponse:
 class ResponseCache:
     """Responses up to a number of bytes; the least recently used are evicted first."""
 
-    __slots__ = ("_bytes", "_has_files", "_limit", "_responses", "_seen")
+    __slots__ = ("_bytes", "_limit", "_responses", "_seen", "_sends_files")
 
-    def __init__(self, limit: int, *, has_files: bool = False) -> None:
-        self._has_files = has_files
+    def __init__(self, limit: int, *, sends_files: bool = False) -> None:
+        self._sends_files = sends_files
         self._limit = limit
         self._bytes = 0
         self._responses: OrderedDict[Key, CachedResponse] = OrderedDict()
@@ -85,7 +85,7 @@ class ResponseCache:
             return
         if length > SMALL_RESPONSE_BYTES:
             compressed = any(name == b"content-encoding" for name, _ in response.headers)
-            if not compressed and self._has_files:
+            if not compressed and self._sends_files:
                 return
             if not self._was_seen(key):
                 return

@@ -30,7 +30,7 @@ from headwater.storage.byte_log import ByteLog
 from headwater.storage.expiry_queue import ExpiryQueue
 from headwater.storage.notifications import Notifications
 from headwater.storage.path_index import PathIndex
-from headwater.storage.read_path import find_range, find_splits, make_chunk
+from headwater.storage.read_path import find_range, find_split_points, make_chunk
 from headwater.storage.refusals import (
     AppendRefusal,
     CreateRefusal,
@@ -39,7 +39,7 @@ from headwater.storage.refusals import (
     StoreFull,
     StoreUnwritable,
 )
-from headwater.storage.store import Appended, Chunk, Created, Splits, Store, StreamInfo
+from headwater.storage.store import Appended, Chunk, Created, SplitPoints, Store, StreamInfo
 
 DEFAULT_LIMIT = 4 * 1024**3
 
@@ -222,13 +222,13 @@ class MemoryStore(Store):
         begin, end = span
         return make_chunk(info, stream.lineage, begin, end, stream.slice(begin, end))
 
-    async def splits(
+    async def split_points(
         self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
-    ) -> Splits | ReadRefusal:
+    ) -> SplitPoints | ReadRefusal:
         stream = self._find_live(path, now)
         if not isinstance(stream, _Stream):
             return stream
-        splits = find_splits(stream.info(), stream.lineage, start, end, size, limit)
+        splits = find_split_points(stream.info(), stream.lineage, start, end, size, limit)
         return serve(splits, stream.read)
 
     async def head(self, path: str, now: float) -> StreamInfo | Missing:
@@ -261,16 +261,18 @@ class MemoryStore(Store):
     def observe(self, callback: Callable[[str], None]) -> Callable[[], None]:
         return self._notifications.observe(callback)
 
-    async def streams(self, prefix: str, after: str, limit: int, now: float) -> list[StreamInfo]:
+    async def list_streams(
+        self, prefix: str, after: str, limit: int, now: float
+    ) -> list[StreamInfo]:
         while True:
-            page = list(islice(self._paths.behind(after, prefix), limit))
+            page = list(islice(self._paths.after(after, prefix), limit))
             listed = [self._find(path, now) for path in page]
             living = [stream.info() for stream in listed if stream and not stream.deleted]
             if living or not page:
                 return living
             after = page[-1]
 
-    async def keep(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
+    async def put_documents(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
         if not self._open:
             raise StoreNotOpen
         for key, value in documents.items():
@@ -280,7 +282,7 @@ class MemoryStore(Store):
                 self._documents[key] = value
         return None
 
-    async def documents(self, prefix: str) -> dict[str, bytes]:
+    async def get_documents(self, prefix: str) -> dict[str, bytes]:
         kept = self._documents
         return {key: kept[key] for key in sorted(kept) if key.startswith(prefix)}
 

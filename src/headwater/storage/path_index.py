@@ -1,7 +1,7 @@
-"""Paths in their order, for listing them page by page.
+"""An ordered set of paths, for listing streams page by page.
 
-A set says which paths there are; the sorted list is brought up to date when it is asked for, so
-that creating a stream costs no more than adding to a set, and a page no more than what it holds.
+The sorted list is updated when it is read, so that adding a path costs no more than adding to a
+set, and a page costs no more than the paths it holds.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,18 +12,18 @@ _SPARE: Final = 1024
 
 
 class PathIndex:
-    """A set of paths that can be listed from any place."""
+    """A set of paths that can be listed from any position."""
 
     __slots__ = ("_added", "_paths", "_sorted")
 
     def __init__(self) -> None:
         self._paths: set[str] = set()
         self._sorted: list[str] = []
-        """May hold paths that are gone, and a path twice that went and came back."""
+        """May hold paths that were removed, and one twice that was removed and added again."""
         self._added: list[str] = []
 
     def add(self, path: str) -> None:
-        """Take a path in."""
+        """Add a path."""
         if path not in self._paths:
             self._paths.add(path)
             self._added.append(path)
@@ -31,21 +31,21 @@ class PathIndex:
                 self._sort()
 
     def discard(self, path: str) -> None:
-        """Let go of a path, if it is here."""
+        """Remove a path if it is present."""
         self._paths.discard(path)
 
-    def behind(self, after: str, prefix: str) -> Iterator[str]:
-        """Give the paths with a prefix that sort behind another, in order."""
+    def after(self, path: str, prefix: str) -> Iterator[str]:
+        """Yield the paths with a prefix that sort after `path`, in order."""
         self._sort()
         paths = self._sorted
-        place = max(bisect_left(paths, prefix), bisect_right(paths, after))
-        last = after
+        place = max(bisect_left(paths, prefix), bisect_right(paths, path))
+        last = path
         while place < len(paths) and paths[place].startswith(prefix):
-            path = paths[place]
+            found = paths[place]
             place += 1
-            if path != last and path in self._paths:
-                last = path
-                yield path
+            if found != last and found in self._paths:
+                last = found
+                yield found
 
     def _is_mostly_gone(self) -> bool:
         return len(self._sorted) + len(self._added) > 2 * len(self._paths) + _SPARE
@@ -54,5 +54,5 @@ class PathIndex:
         if self._is_mostly_gone():
             self._sorted = sorted(self._paths)
         elif self._added:
-            self._sorted = sorted(self._sorted + self._added)  # two runs: hardly more than a copy
+            self._sorted = sorted(self._sorted + self._added)  # two sorted runs: close to a copy
         self._added = []

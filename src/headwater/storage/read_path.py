@@ -6,7 +6,7 @@ from headwater.protocol.byte_requests import ByteRequests
 from headwater.protocol.framing import find_position, find_split
 from headwater.protocol.offsets import Lineage, Now, Offset, PositionRefusal
 from headwater.storage.file_ranges import Part
-from headwater.storage.store import Chunk, Splits, StreamInfo
+from headwater.storage.store import Chunk, SplitPoints, StreamInfo
 
 
 def find_range(
@@ -51,14 +51,14 @@ def make_chunk(
     )
 
 
-def find_splits(
+def find_split_points(
     info: StreamInfo,
     lineage: Lineage,
     start: Offset,
     end: Offset | Now,
     size: int,
     limit: int,
-) -> ByteRequests[Splits | PositionRefusal]:
+) -> ByteRequests[SplitPoints | PositionRefusal]:
     """Split a range into pieces of about `size` bytes, found without reading the whole range.
 
     A piece ends at the last message boundary within the size, or holds one message that is longer.
@@ -79,4 +79,4 @@ def find_splits(
         last = points[-1]
         wall = next((at for at in forks if at > last), upto)
         points.append((yield from find_split(last, size, wall, media)))
-    return Splits(info, [lineage.name(point) for point in points], complete=points[-1] >= upto)
+    return SplitPoints(info, [lineage.name(point) for point in points], complete=points[-1] >= upto)

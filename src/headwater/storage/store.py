@@ -86,7 +86,7 @@ class Chunk(Struct, frozen=True):
         return self.up_to_date and self.info.closed
 
 
-class Splits(Struct, frozen=True):
+class SplitPoints(Struct, frozen=True):
     """Where a range of a stream may be cut, its beginning included."""
 
     info: StreamInfo
@@ -98,7 +98,7 @@ class Splits(Struct, frozen=True):
 class Store(ABC):
     """Keeps streams. One instance belongs to one event loop."""
 
-    has_files = False
+    sends_files = False
     """Whether long reads give ranges of files, sooner or later."""
 
     @abstractmethod
@@ -140,9 +140,9 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def splits(
+    async def split_points(
         self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
-    ) -> Splits | ReadRefusal:
+    ) -> SplitPoints | ReadRefusal:
         """Cut a range into at most `limit` pieces of about `size` bytes, always whole messages.
 
         Little is read, near the cuts only. Fork points are cut as well. A message longer than the
@@ -188,7 +188,9 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def streams(self, prefix: str, after: str, limit: int, now: float) -> list[StreamInfo]:
+    async def list_streams(
+        self, prefix: str, after: str, limit: int, now: float
+    ) -> list[StreamInfo]:
         """List up to `limit` living streams, in the order of their paths.
 
         Only paths that begin with `prefix` and sort behind `after` are listed; the list is empty
@@ -197,7 +199,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def keep(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
+    async def put_documents(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
         """Keep small documents by key, beside the streams; None drops one.
 
         All of them are kept or none, and all are durable when it returns. Calls take effect in the
@@ -205,5 +207,5 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def documents(self, prefix: str) -> dict[str, bytes]:
+    async def get_documents(self, prefix: str) -> dict[str, bytes]:
         """Give the durable documents whose keys begin with `prefix`, in the order of keys."""

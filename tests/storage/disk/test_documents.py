@@ -27,14 +27,14 @@ def run(
 
 def test_documents_survive_a_restart_and_so_do_deletions(tmp_path: Path) -> None:
     async def first(store: DiskStore) -> None:
-        await store.keep({"a/1": b"one", "a/2": b"two", "b": b"\x00\xff"})
+        await store.put_documents({"a/1": b"one", "a/2": b"two", "b": b"\x00\xff"})
 
     async def second(store: DiskStore) -> None:
-        assert await store.documents("") == {"a/1": b"one", "a/2": b"two", "b": b"\x00\xff"}
-        await store.keep({"a/1": None, "a/2": b"three"})
+        assert await store.get_documents("") == {"a/1": b"one", "a/2": b"two", "b": b"\x00\xff"}
+        await store.put_documents({"a/1": None, "a/2": b"three"})
 
     async def third(store: DiskStore) -> None:
-        assert await store.documents("a/") == {"a/2": b"three"}
+        assert await store.get_documents("a/") == {"a/2": b"three"}
 
     for scenario in (first, second, third):
         run(tmp_path / "data", scenario, DiskOptions())
@@ -44,13 +44,13 @@ def test_documents_that_no_checkpoint_has_saved_come_back_from_the_journal(tmp_p
     async def scenario() -> None:
         crashed = DiskStore(tmp_path / "data")
         await crashed.open()
-        await crashed.keep({"a": b"1", "b": b"2"})
-        await crashed.keep({"a": None})
+        await crashed.put_documents({"a": b"1", "b": b"2"})
+        await crashed.put_documents({"a": None})
         # As a crash would leave it: nothing is saved, only the lock has to go.
         crashed._lock.release()
         again = DiskStore(tmp_path / "data")
         await again.open()
-        assert await again.documents("") == {"b": b"2"}
+        assert await again.get_documents("") == {"b": b"2"}
         await again.close()
         crashed._checkpointer._timer.cancel()
 
@@ -63,11 +63,11 @@ def test_documents_stay_visible_while_checkpoints_move_them(tmp_path: Path) -> N
         for number in range(300):
             key = f"k/{number % 40:02d}"
             value = b"%d" % number if number % 7 else None
-            await store.keep({key: value})
+            await store.put_documents({key: value})
             expected.pop(key, None)
             if value is not None:
                 expected[key] = value
-            assert await store.documents("k/") == dict(sorted(expected.items()))
+            assert await store.get_documents("k/") == dict(sorted(expected.items()))
             if number % 20 == 0:
                 await until_at_rest(store)
 
@@ -76,9 +76,11 @@ def test_documents_stay_visible_while_checkpoints_move_them(tmp_path: Path) -> N
 
 def test_two_prefixes_that_look_alike_are_told_apart(tmp_path: Path) -> None:
     async def scenario(store: DiskStore) -> None:
-        await store.keep({"link/a/x": b"1", "link/a": b"2", "link/ab/x": b"3", "link/a0": b"4"})
+        await store.put_documents(
+            {"link/a/x": b"1", "link/a": b"2", "link/ab/x": b"3", "link/a0": b"4"}
+        )
         for _ in range(2):
-            assert list(await store.documents("link/a/")) == ["link/a/x"]
+            assert list(await store.get_documents("link/a/")) == ["link/a/x"]
             await until_at_rest(store)
 
     run(tmp_path / "data", scenario, OFTEN)

@@ -24,7 +24,7 @@ from headwater.server.context import Context
 from headwater.server.messages import Request, Response
 from headwater.server.problems import BadRequest, refuse
 from headwater.server.routing import by_method, json_response, parse_number
-from headwater.storage.store import Splits, StreamInfo
+from headwater.storage.store import SplitPoints, StreamInfo
 
 MAX_LISTED: Final = 1000
 MAX_SCANNED: Final = 10_000
@@ -78,7 +78,7 @@ class Listing:
         else:
             scanned = 0
             while len(found) < limit and scanned < MAX_SCANNED:
-                page = await store.streams(prefix, after, limit, now)
+                page = await store.list_streams(prefix, after, limit, now)
                 if not page:
                     break
                 scanned += len(page)
@@ -112,8 +112,8 @@ class Listing:
             return refuse(BadRequest("bad-parameter", "'from' must be an offset or -1."))
         if isinstance(end, MalformedOffset):
             return refuse(end)
-        splits = await context.store.splits(path, start, end, size, limit, context.clock())
-        if not isinstance(splits, Splits):
+        splits = await context.store.split_points(path, start, end, size, limit, context.clock())
+        if not isinstance(splits, SplitPoints):
             return refuse(splits)
         offsets = [str(offset) for offset in splits.offsets]
         body = {

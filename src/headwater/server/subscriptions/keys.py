@@ -74,10 +74,10 @@ class SigningKeys:
 
     async def load(self) -> None:
         """Load the stored keys and the secret."""
-        stored = await self._store.documents(PREFIX)
+        stored = await self._store.get_documents(PREFIX)
         keys = [SigningKey(msgspec.msgpack.decode(raw, type=StoredKey)) for raw in stored.values()]
         self._keys = sorted(keys, key=lambda key: (key.stored.retired is None, key.stored.created))
-        self.secret = (await self._store.documents(_SECRET)).get(_SECRET, b"")
+        self.secret = (await self._store.get_documents(_SECRET)).get(_SECRET, b"")
 
     async def ensure(self) -> StoreUnwritable | None:
         """Create a key and a secret unless they exist."""
@@ -90,7 +90,9 @@ class SigningKeys:
             return None
         secret = os.urandom(32)
         key = self._new()
-        refusal = await self._store.keep({_SECRET: secret, PREFIX + key.kid: _encode(key.stored)})
+        refusal = await self._store.put_documents(
+            {_SECRET: secret, PREFIX + key.kid: _encode(key.stored)}
+        )
         if refusal is None:
             self.secret, self._keys = secret, [key]
         return refusal
@@ -115,7 +117,7 @@ class SigningKeys:
             return TooManyKeys(len(keys))
         if not self.secret:
             changes[_SECRET] = os.urandom(32)
-        refusal = await self._store.keep(changes)
+        refusal = await self._store.put_documents(changes)
         if refusal is not None:
             return refusal
         self.secret = self.secret or changes[_SECRET] or b""

@@ -53,12 +53,14 @@ class SubscriptionRegistry:
     async def start(self) -> None:
         """Load all subscriptions; changes since the last run are looked up in the background."""
         store = self._store
-        self._by_id, orphans = load(await store.documents(MAIN), await store.documents(LINKS))
+        self._by_id, orphans = load(
+            await store.get_documents(MAIN), await store.get_documents(LINKS)
+        )
         for sub in self._by_id.values():
             sub.ready = True
             self._index(sub)
         for keys in _batches(orphans):
-            await store.keep(dict.fromkeys(keys))
+            await store.put_documents(dict.fromkeys(keys))
         if self._by_id:
             self._observe()
             self._recovery = asyncio.get_running_loop().create_task(self._recover_all())
@@ -137,11 +139,11 @@ class SubscriptionRegistry:
                 sub.links[info.path] = Link(info.tail, info.incarnation, explicit, glob=True)
         for paths in _batches(sub.links):
             links = {sub.link_key(path): encode_link(sub.links[path]) for path in paths}
-            refusal = await self._store.keep(links)
+            refusal = await self._store.put_documents(links)
             if refusal is not None:
                 return refusal
             await asyncio.sleep(0)
-        return await self._store.keep({MAIN + sub.id: sub.encode(sub.state)})
+        return await self._store.put_documents({MAIN + sub.id: sub.encode(sub.state)})
 
     async def _confirm(
         self, sub: Subscription, config: Config, base_url: str
@@ -164,13 +166,13 @@ class SubscriptionRegistry:
     async def _delete(self, sub: Subscription) -> StoreUnwritable | SubscriptionNotFound | None:
         if sub.deleted:
             return SubscriptionNotFound(sub.id)
-        refusal = await self._store.keep({MAIN + sub.id: None})
+        refusal = await self._store.put_documents({MAIN + sub.id: None})
         if refusal is not None:
             return refusal
         sub.deleted = True
         sub.cancel_timer()
         for paths in _batches(sub.links):
-            await self._store.keep(dict.fromkeys(map(sub.link_key, paths)))
+            await self._store.put_documents(dict.fromkeys(map(sub.link_key, paths)))
         self._remove(sub)
         return None
 
@@ -305,7 +307,7 @@ class SubscriptionRegistry:
         if pattern is None:
             return
         prefix, after = literal_prefix(pattern), ""
-        while page := await self._store.streams(prefix, after, PAGE // 4, self._clock()):
+        while page := await self._store.list_streams(prefix, after, PAGE // 4, self._clock()):
             yield [info for info in page if sub.follows(info.path)]
             after = page[-1].path
             await asyncio.sleep(0)

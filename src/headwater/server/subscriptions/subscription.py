@@ -155,7 +155,7 @@ class SubscriptionChange:
         if self.state != sub.state:
             documents[MAIN + sub.id] = sub.encode(self.state)
         if documents:
-            refusal = await store.keep(documents)
+            refusal = await store.put_documents(documents)
             if refusal is not None:
                 sub.changed_paths |= self.checked_paths
                 return refusal

@@ -51,7 +51,7 @@ def take(registry: Registry, journal_from: int) -> CheckpointSnapshot:
         [], [], [], [], [], journal_from, registry.next_epoch, perf_counter()
     )
     for stream in registry.dirty.values():
-        log = stream.log
+        log = stream.tail_log
         row = stream.row_changed
         if row:
             snapshot.rows.append(stream.row())
@@ -66,7 +66,7 @@ def take(registry: Registry, journal_from: int) -> CheckpointSnapshot:
             ]
         # One without any goes on with its own, which must not be taken for saved.
         snapshot.saved.append(SavedStream(stream, log.end, producers or {}, row))
-        stream.saving = True
+        stream.in_checkpoint = True
         stream.new = False
     snapshot.data.sort(key=lambda item: item[0])
     snapshot.removed = list(registry.removed)
@@ -140,13 +140,13 @@ def complete(snapshot: CheckpointSnapshot, registry: Registry, catalog: Catalog)
     """Drop from memory what the segment and the catalog have now."""
     for saved in snapshot.saved:
         stream = saved.stream
-        stream.saving = False
+        stream.in_checkpoint = False
         registry.saved(stream)
-        before = stream.log.start
-        stream.log.drop_before(saved.end)
+        before = stream.tail_log.start
+        stream.tail_log.drop_before(saved.end)
         stream.producers.saved(saved.producers, catalog)
         if not stream.deleted or stream.forks:
-            registry.tail_bytes -= stream.log.start - before
+            registry.tail_bytes -= stream.tail_log.start - before
     registry.removing = set()
     registry.saving_bytes = 0
     registry.documents.succeeded()
@@ -156,7 +156,7 @@ def roll_back(snapshot: CheckpointSnapshot, registry: Registry) -> None:
     """Take everything back: the next checkpoint has to save it."""
     for saved in snapshot.saved:
         stream = saved.stream
-        stream.saving = False
+        stream.in_checkpoint = False
         if stream.number in registry.removed or stream.number in registry.removing:
             continue
         registry.dirty.setdefault(stream.number, stream)

@@ -21,11 +21,11 @@ class CreateOperation:
         self._stream = stream
         self._data = data
         self._closed = closed
-        stream.unsettled = True
+        stream.changing = True
         registry.put(stream)
 
     def apply(self) -> None:
-        self._stream.unsettled = False
+        self._stream.changing = False
         self._registry.created(self._stream, self._data, closed=self._closed)
 
     def revert(self) -> None:
@@ -78,17 +78,17 @@ class DeleteOperation:
     def __init__(self, registry: Registry, stream: DiskStream) -> None:
         self._registry = registry
         self._stream = stream
-        stream.unsettled = True
+        stream.changing = True
 
     def apply(self) -> None:
-        self._stream.unsettled = False
+        self._stream.changing = False
         self._registry.deleted(self._stream)
 
     def revert(self) -> None:
-        self._stream.unsettled = False
+        self._stream.changing = False
 
 
-class KeepOperation:
+class PutDocumentsOperation:
     """Documents that were handed over and wait to be durable."""
 
     __slots__ = ("_changes", "_documents")
@@ -98,7 +98,7 @@ class KeepOperation:
         self._changes = dict(changes)
 
     def apply(self) -> None:
-        self._documents.kept(self._changes)
+        self._documents.put(self._changes)
 
     def revert(self) -> None:
         """Nothing was shown, so there is nothing to take back."""

@@ -21,7 +21,7 @@ _COPIED_BYTES: Final = 1024 * 1024
 """So much is read at once of what was not checked yet, or can't be sent from its file."""
 
 
-class StoredBytes:
+class ReadExecutor:
     """Reads durable bytes; raises `StreamDamaged` where they are not what was written."""
 
     def __init__(self, registry: Registry, catalog: Catalog, files: SegmentFiles) -> None:
@@ -34,7 +34,7 @@ class StoredBytes:
     ) -> Chunk | PositionRefusal:
         """Read about `limit` bytes from an offset, as whole messages."""
         info = stream.info()
-        read_limit = partial(self.at_once, stream) if files else None
+        read_limit = partial(self.read_limit, stream) if files else None
         rule = find_range(info, stream.lineage, start, limit, read_limit)
         span = serve(rule, partial(self.joined, stream))
         if not isinstance(span, tuple):
@@ -43,12 +43,12 @@ class StoredBytes:
         parts = self.parts(stream, begin, end, files=files) if begin < end else ()
         return make_chunk(info, stream.lineage, begin, end, parts)
 
-    def at_once(self, stream: DiskStream, begin: int, most: int) -> int:
+    def read_limit(self, stream: DiskStream, begin: int, most: int) -> int:
         """Say how much to read at once: little of what is copied, or has to be checked first.
 
         The loop waits for that. What was checked before is most likely in the system's memory.
         """
-        if begin >= stream.log.start:
+        if begin >= stream.tail_log.start:
             return most
         upto = begin
         copied = 0
@@ -81,14 +81,14 @@ class StoredBytes:
 
     def parts(self, stream: DiskStream, begin: int, end: int, *, files: bool) -> list[Part]:
         """Give the bytes of a range as they lie or, where they are long, where they lie."""
-        if begin >= stream.log.start:
-            return list(stream.log.slice(begin, end))
+        if begin >= stream.tail_log.start:
+            return list(stream.tail_log.slice(begin, end))
         parts: list[list[Part]] = []
         # From the end of the range back to its beginning, up the chain of sources.
         while True:
-            if end > stream.log.start:
-                first = max(begin, stream.log.start)
-                parts.append(list(stream.log.slice(first, end)))
+            if end > stream.tail_log.start:
+                first = max(begin, stream.tail_log.start)
+                parts.append(list(stream.tail_log.slice(first, end)))
                 end = first
             if end > stream.start and begin < end:
                 first = max(begin, stream.start)
@@ -96,7 +96,7 @@ class StoredBytes:
                 end = first
             if begin >= end:
                 break
-            source = self._registry.numbered(stream.source)
+            source = self._registry.by_number(stream.source)
             assert source is not None  # noqa: S101 - a source stays while it has forks
             stream = source
         return [part for some in reversed(parts) for part in some]

@@ -175,16 +175,16 @@ class Replay:
         registry = self._registry
         if isinstance(record, CreateRecord):
             registry.next_epoch = max(registry.next_epoch, record.stream + 1)
-            if registry.numbered(record.stream) is None:
+            if registry.by_number(record.stream) is None:
                 stream = registry.make(record.stream, record.meta)
                 registry.put(stream)
                 registry.created(stream, record.data, closed=record.meta.closed)
                 self._touched[record.stream] = stream
             return
         if isinstance(record, KeepRecord):
-            registry.documents.kept(record.documents)
+            registry.documents.put(record.documents)
             return
-        found = registry.numbered(record.stream)
+        found = registry.by_number(record.stream)
         if found is None:
             raise DamagedRecord("it belongs to a stream that is not known")
         if isinstance(record, DeleteRecord):
@@ -208,7 +208,7 @@ class Replay:
         return describe_streams(*(NamedStream(number, self._path(number)) for number in numbers))
 
     def _path(self, number: int) -> str | None:
-        stream = self._registry.numbered(number)
+        stream = self._registry.by_number(number)
         return None if stream is None else stream.path
 
     def finish(self) -> None:

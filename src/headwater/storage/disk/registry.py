@@ -72,15 +72,15 @@ class Registry:
 
     # Looking up
 
-    def at_hand(self, path: str) -> DiskStream | None:
+    def find_loaded(self, path: str) -> DiskStream | None:
         """Give a stream that is in memory, has nothing to be waited for, and never expires."""
         stream = self._by_path.get(path)
-        if stream is None or stream.unsettled or stream.expires:
+        if stream is None or stream.changing or stream.expires:
             return None
         stream.recently_used = True
         return stream
 
-    def at(self, path: str) -> DiskStream | None:
+    def find(self, path: str) -> DiskStream | None:
         """Find the stream that lives, or is kept, at a path."""
         stream = self._by_path.get(path)
         if stream is not None:
@@ -91,7 +91,7 @@ class Registry:
             return None
         return self._load(from_row(row, self._catalog))
 
-    def numbered(self, number: int) -> DiskStream | None:
+    def by_number(self, number: int) -> DiskStream | None:
         """Find a stream by its number."""
         stream = self._by_number.get(number)
         if stream is not None or number in self.removed or number in self.removing:
@@ -113,7 +113,7 @@ class Registry:
                 if row.id not in self.removed and row.id not in self.removing:
                     found[row.path] = self._by_path.get(row.path) or from_row(row, self._catalog)
             fresh = 0
-            for path in self._unsaved.behind(after, prefix):
+            for path in self._unsaved.after(after, prefix):
                 if fresh == limit or (last is not None and path > last):
                     break
                 stream = self._by_path.get(path)
@@ -153,7 +153,12 @@ class Registry:
                 break
             number = next(iter(self._by_number))
             stream = self._by_number[number]
-            busy = number in self.dirty or stream.saving or stream.pending or stream.unsettled
+            busy = (
+                number in self.dirty
+                or stream.in_checkpoint
+                or stream.uncommitted
+                or stream.changing
+            )
             self._busy_in_a_row = self._busy_in_a_row + 1 if busy else 0
             if busy or stream.recently_used:
                 stream.recently_used = False
@@ -169,7 +174,7 @@ class Registry:
 
     def make(self, number: int, meta: CreateMeta) -> DiskStream:
         """Make a stream as a creation record describes it; it is not taken in yet."""
-        source = self.numbered(meta.source) if meta.source else None
+        source = self.by_number(meta.source) if meta.source else None
         origin = None
         if source is not None and meta.source_path is not None:
             origin = ForkOrigin(meta.source_path, Offset(*meta.anchor), meta.sub_offset, meta.at)
@@ -188,7 +193,7 @@ class Registry:
         stream.accepted = after
         self.tail_bytes += len(data)
         if stream.source:
-            source = self.numbered(stream.source)
+            source = self.by_number(stream.source)
             if source is not None:
                 source.forks += 1
                 self._mark_changed(source)
@@ -257,7 +262,7 @@ class Registry:
         current: DiskStream | None = stream
         while current is not None and is_removable(current):
             self._remove(current)
-            current = self.numbered(current.source) if current.source else None
+            current = self.by_number(current.source) if current.source else None
             if current is not None:
                 current.forks -= 1
                 self._mark_changed(current)
@@ -267,7 +272,7 @@ class Registry:
         self.saved(stream)
         if self.dirty.pop(stream.number, None) is not None:
             self.dirty_bytes -= STREAM_BYTES + len(stream.path)
-        self.tail_bytes -= stream.log.end - stream.log.start
+        self.tail_bytes -= stream.tail_log.end - stream.tail_log.start
         if not stream.new:
             self.removed.add(stream.number)
 
@@ -310,11 +315,11 @@ class Documents:
         """Changes that the next checkpoint has to save."""
         self._saving: dict[str, bytes | None] = {}
 
-    def kept(self, changes: Mapping[str, bytes | None]) -> None:
+    def put(self, changes: Mapping[str, bytes | None]) -> None:
         """Changes are durable."""
         self.unsaved.update(changes)
 
-    def under(self, prefix: str) -> dict[str, bytes]:
+    def get(self, prefix: str) -> dict[str, bytes]:
         """Give the documents whose keys begin with a prefix."""
         found: dict[str, bytes | None] = dict(self._catalog.documents(prefix))
         for layer in (self._saving, self.unsaved):

@@ -43,10 +43,10 @@ from headwater.storage.disk.operations import (
     AppendOperation,
     CreateOperation,
     DeleteOperation,
-    KeepOperation,
+    PutDocumentsOperation,
 )
 from headwater.storage.disk.options import MIB, DiskOptions
-from headwater.storage.disk.read_executor import StoredBytes
+from headwater.storage.disk.read_executor import ReadExecutor
 from headwater.storage.disk.records import (
     NOTHING_ELSE,
     AppendExtras,
@@ -61,7 +61,7 @@ from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers
 from headwater.storage.disk.stream import DiskStream
 from headwater.storage.notifications import Notifications
-from headwater.storage.read_path import find_splits
+from headwater.storage.read_path import find_split_points
 from headwater.storage.refusals import (
     AppendRefusal,
     BytesDamaged,
@@ -74,7 +74,7 @@ from headwater.storage.store import (
     Appended,
     Chunk,
     Created,
-    Splits,
+    SplitPoints,
     Store,
     StreamInfo,
 )
@@ -88,7 +88,7 @@ _LONG_READ: Final = 1024 * 1024
 class DiskStore(Store):
     """Streams in a directory."""
 
-    has_files = True
+    sends_files = True
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class DiskStore(Store):
         if catalog.meta("clean", 1):
             _mark_in_use(catalog, reserve)
         self._files = SegmentFiles(segments, options.max_open_segments, options.max_checked_blocks)
-        self._bytes = StoredBytes(registry, catalog, self._files)
+        self._reads = ReadExecutor(registry, catalog, self._files)
         self._sync = choose_fsync(loop, journal.fd) if durable else None
         self._commits = GroupCommit(
             loop,
@@ -200,7 +200,7 @@ class DiskStore(Store):
         except StreamDamaged as damage:
             assert source is not None  # noqa: S101 - its bytes were read
             return self._report(source, damage)
-        if existing is not None and existing.pending:
+        if existing is not None and existing.uncommitted:
             error = await self._settled(existing)
             if error is not None:
                 return error
@@ -210,7 +210,7 @@ class DiskStore(Store):
         if not isinstance(decision, NewStream):
             return decision
         registry = self._registry
-        if source is not None and registry.at(path) is not None:
+        if source is not None and registry.find(path) is not None:
             return await self.create(path, request, now)  # created while we waited for the source
         checkpointer = self._checkpointer
         if checkpointer.write_refusal is not None and checkpointer.still_refuses_writes():
@@ -229,10 +229,10 @@ class DiskStore(Store):
 
     def _read_source(self, source: DiskStream | None, start: int, end: int) -> bytes:
         assert source is not None  # noqa: S101 - only a fork requests bytes
-        return self._bytes.joined(source, start, end)
+        return self._reads.joined(source, start, end)
 
     async def append(self, path: str, request: Append, now: float) -> Appended | AppendRefusal:
-        stream = self._registry.at_hand(path) if self._opened else None
+        stream = self._registry.find_loaded(path) if self._opened else None
         if stream is None:
             stream = await self._find(path, now)
         claim = request.producer
@@ -262,7 +262,7 @@ class DiskStore(Store):
             return decision
         assert stream is not None  # noqa: S101 - it would be missing
         # The state that this answer depends on has to be durable first.
-        if stream.pending and (error := await self._settled(stream)) is not None:
+        if stream.uncommitted and (error := await self._settled(stream)) is not None:
             return error
         self._registry.touch(stream, now)
         if isinstance(decision, Duplicate):
@@ -281,7 +281,7 @@ class DiskStore(Store):
         stream.commit = self._commits.add(encode_delete(stream.number, now), operation)
         error = await self._settled(stream)
         if error is not None and error.full and self._checkpointer.release_reserve():
-            if stream.unsettled or stream.deleted:  # somebody else deletes it by now
+            if stream.changing or stream.deleted:  # somebody else deletes it by now
                 return await self._settled(stream)
             return await self._delete(stream, now)
         return error
@@ -291,10 +291,10 @@ class DiskStore(Store):
         left: list[DiskStream] = []
         due = self._registry.due(now)
         while removed < limit and (path := next(due, None)) is not None:
-            stream = self._registry.at(path)
+            stream = self._registry.find(path)
             if stream is None or stream.deleted:
                 continue
-            if stream.unsettled or not self._is_expired(stream, now):
+            if stream.changing or not self._is_expired(stream, now):
                 left.append(stream)
             elif await self._delete(stream, now) is None:
                 removed += 1
@@ -314,26 +314,26 @@ class DiskStore(Store):
         if not isinstance(stream, DiskStream):
             return stream
         try:
-            chunk = self._bytes.chunk(stream, start, limit, files=files)
+            chunk = self._reads.chunk(stream, start, limit, files=files)
         except StreamDamaged as damage:
             return self._report(stream, damage)
         if isinstance(chunk, Chunk):
-            from_memory = chunk.end.byte - max(chunk.start.byte, stream.log.start)
+            from_memory = chunk.end.byte - max(chunk.start.byte, stream.tail_log.start)
             if files and from_memory >= _LONG_READ:
                 self._checkpointer.checkpoint_for_readers()
             if stream.expires:
                 self._registry.touch(stream, now)
         return chunk
 
-    async def splits(
+    async def split_points(
         self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
-    ) -> Splits | ReadRefusal:
+    ) -> SplitPoints | ReadRefusal:
         stream = await self._find_live(path, now)
         if not isinstance(stream, DiskStream):
             return stream
-        rule = find_splits(stream.info(), stream.lineage, start, end, size, limit)
+        rule = find_split_points(stream.info(), stream.lineage, start, end, size, limit)
         try:
-            return serve(rule, partial(self._bytes.joined, stream))
+            return serve(rule, partial(self._reads.joined, stream))
         except StreamDamaged as damage:
             return self._report(stream, damage)
 
@@ -347,7 +347,9 @@ class DiskStore(Store):
     def observe(self, callback: Callable[[str], None]) -> Callable[[], None]:
         return self._notifications.observe(callback)
 
-    async def streams(self, prefix: str, after: str, limit: int, now: float) -> list[StreamInfo]:
+    async def list_streams(
+        self, prefix: str, after: str, limit: int, now: float
+    ) -> list[StreamInfo]:
         if not self._opened:
             raise StoreNotOpen
         while page := self._registry.living(prefix, after, limit):
@@ -363,17 +365,17 @@ class DiskStore(Store):
 
     # Documents
 
-    async def keep(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
+    async def put_documents(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
         if not self._opened:
             raise StoreNotOpen
-        operation = KeepOperation(self._registry.documents, documents)
+        operation = PutDocumentsOperation(self._registry.documents, documents)
         failure = await self._commits.add(encode_keep(documents), operation)
         return None if failure is None else self._unwritable(failure)
 
-    async def documents(self, prefix: str) -> dict[str, bytes]:
+    async def get_documents(self, prefix: str) -> dict[str, bytes]:
         if not self._opened:
             raise StoreNotOpen
-        return self._registry.documents.under(prefix)
+        return self._registry.documents.get(prefix)
 
     # What they share
 
@@ -382,12 +384,12 @@ class DiskStore(Store):
         if not self._opened:
             raise StoreNotOpen
         while True:
-            stream = self._registry.at(path)
+            stream = self._registry.find(path)
             if stream is None:
                 return None
             if len(self._registry) > self.options.max_loaded_streams:
                 self._checkpointer.evict_soon()
-            if stream.unsettled:
+            if stream.changing:
                 await self._settled(stream)
                 continue
             if stream.expires and not stream.deleted and self._is_expired(stream, now):

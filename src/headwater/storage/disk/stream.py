@@ -71,26 +71,26 @@ class DiskStream:
     __slots__ = (
         "_info",
         "accepted",
+        "changing",
         "commit",
         "config",
         "deleted",
         "durable",
         "expires",
         "forks",
+        "in_checkpoint",
         "last_access",
         "lineage",
-        "log",
         "new",
         "number",
         "path",
         "producers",
         "recently_used",
         "row_changed",
-        "saving",
         "source",
         "start",
+        "tail_log",
         "unsaved_producers",
-        "unsettled",
     )
 
     def __init__(
@@ -112,12 +112,12 @@ class DiskStream:
         self.source = source
         self.start = start
         """Where the stream's own bytes begin: the fork point, or 0."""
-        self.log = ByteLog(durable.end)
+        self.tail_log = ByteLog(durable.end)
         """Durable bytes that no segment has yet."""
         # Accepted
         self.accepted = durable
         self.producers = Producers(number, catalog)
-        self.unsettled = False
+        self.changing = False
         """Being created or deleted: whoever meets it waits until that is durable."""
         self.commit: CommitFuture | None = None
         """The last batch that it is part of."""
@@ -131,13 +131,13 @@ class DiskStream:
         self.new = catalog is None
         self.row_changed = self.new
         """The catalog's row says less than is durable; where it ends is left to its extents."""
-        self.saving = False
+        self.in_checkpoint = False
         """Part of a checkpoint that is under way."""
         self.recently_used = True
         self._info: StreamInfo | None = None
 
     @property
-    def pending(self) -> bool:
+    def uncommitted(self) -> bool:
         """Whether something was accepted that is not durable yet."""
         return self.commit is not None and not self.commit.done
 
@@ -158,13 +158,13 @@ class DiskStream:
     def extend(self, data: bytes, after: WriterState) -> None:
         """Apply an append that has become durable."""
         if data:
-            self.log.append(data)
+            self.tail_log.append(data)
         self.durable = after
         self._info = None
 
     def start_after(self, end: int) -> None:
         """Have a new stream begin after bytes that segments already hold."""
-        self.log = ByteLog(end)
+        self.tail_log = ByteLog(end)
         self.accepted = self.durable = WriterState(end)
         self.new = False
 

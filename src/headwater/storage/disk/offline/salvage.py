@@ -94,7 +94,7 @@ class SalvageReplay:
         known, complete = find_owners(path, damage)
         named = []
         for number in dict.fromkeys(known):
-            stream = self._registry.numbered(number)
+            stream = self._registry.by_number(number)
             if stream is None:
                 complete = complete and number in self._found
             else:
@@ -121,9 +121,9 @@ class SalvageReplay:
             self._create(record)
             return
         if isinstance(record, KeepRecord):
-            self._registry.documents.kept(record.documents)
+            self._registry.documents.put(record.documents)
             return
-        stream = self._registry.numbered(record.stream)
+        stream = self._registry.by_number(record.stream)
         if isinstance(record, DeleteRecord):
             if stream is not None and not stream.deleted:
                 self._registry.deleted(stream)
@@ -148,9 +148,9 @@ class SalvageReplay:
     def _create(self, record: CreateRecord) -> None:
         registry = self._registry
         registry.next_epoch = max(registry.next_epoch, record.stream + 1)
-        if registry.numbered(record.stream) is not None:
+        if registry.by_number(record.stream) is not None:
             return
-        other = registry.at(record.meta.path)
+        other = registry.find(record.meta.path)
         if other is not None:  # that it was deleted is what has been lost
             registry.deleted(other)
             if other.forks:
@@ -190,6 +190,6 @@ class SalvageReplay:
 
     def _free_path(self, number: int) -> str:
         path = RECOVERED.format(number)
-        while self._registry.at(path) is not None:
+        while self._registry.find(path) is not None:
             path += "-"
         return path
