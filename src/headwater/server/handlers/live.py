@@ -210,7 +210,7 @@ class Subscriber(EventFeed):
     def _caught_up(self, _: None, error: Exception | None) -> None:
         self._catch_up = None
         if error is not None:
-            log.error("sse failed path=%s", self._live.path, exc_info=error)
+            log.error("sse failed", exc_info=error, extra={"path": self._live.path})
             self.end()
 
     async def _send_from_log(self) -> None:
@@ -327,7 +327,7 @@ class LiveStream:
     def _served(self, _: None, error: Exception | None) -> None:
         self._serving = False
         if error is not None:
-            log.error("fan-out failed path=%s", self.path, exc_info=error)
+            log.error("fan-out failed", exc_info=error, extra={"path": self.path})
             for subscriber in tuple(self._subscribers):
                 subscriber.end()
 

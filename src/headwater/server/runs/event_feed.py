@@ -59,7 +59,7 @@ class RunEventFeed(EventFeed):
                     break  # deleted: a client that reconnects is given that reason
                 await self._wait()
         except HeadwaterError as error:
-            log.warning("following ended run=%s: %s", self._run_id, error)
+            log.warning("run events ended", extra={"run": self._run_id, "error": error})
         finally:
             unwatch()
         self._task = None

@@ -231,7 +231,7 @@ class WakeDelivery:
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("webhook delivery failed id=%s", sub.id)
+            log.exception("webhook delivery failed", extra={"id": sub.id})
         finally:
             if sub.wake_in_flight == wake_id:
                 sub.wake_in_flight = ""
@@ -310,8 +310,14 @@ class WakeDelivery:
             return
         change.state = state
         log.warning(
-            "wake not delivered id=%s generation=%d attempts=%d status=%s reason=%s",
-            *(sub.id, state.generation, state.attempts, rules.status(state), reason[:_MAX_ERROR]),
+            "wake not delivered",
+            extra={
+                "id": sub.id,
+                "generation": state.generation,
+                "attempts": state.attempts,
+                "status": rules.status(state),
+                "reason": reason[:_MAX_ERROR],
+            },
         )
         if await change.commit(self._store) is not None:
             sub.state = state  # not durable, but the retry must still wait

@@ -271,7 +271,7 @@ class SubscriptionRegistry:
         change = await self._delivery.begin_change(sub)
         refusal = await self._delivery.commit_change(change)
         if refusal is not None:
-            log.error("could not store a wake id=%s reason=%s", sub.id, refusal.reason)
+            log.error("could not store a wake", extra={"id": sub.id, "reason": refusal.reason})
             self._delivery.schedule(sub, 1.0)
 
     async def _recover_all(self) -> None:

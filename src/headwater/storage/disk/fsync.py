@@ -50,7 +50,7 @@ def choose_fsync(loop: asyncio.AbstractEventLoop, fd: int) -> Sync:
                 sync.close()
                 raise
         except OSError as error:
-            log.info("kernel aio is not available, syncing in a thread error=%s", error)
+            log.info("kernel aio is not available, syncing in a thread", extra={"error": error})
         else:
             return sync
     return ThreadSync(loop)

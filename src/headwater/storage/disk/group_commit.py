@@ -164,10 +164,10 @@ class GroupCommit:
         # An I/O error explains itself; any other is a defect, and its stack is logged.
         unexpected = None if isinstance(error, OSError) else error
         log.critical(
-            "%s; writes are stopped until the server is restarted error=%s",
+            "%s; writes are stopped until the server is restarted",
             reason,
-            error,
             exc_info=unexpected,
+            extra={"error": error},
         )
         if self.failure is None:
             self.failure = _as_os_error(error)
@@ -255,7 +255,7 @@ class GroupCommit:
 
     def _write_failed(self, error: OSError) -> None:
         """Refuse the batch, and cut off what was written of it so that a replay can't find it."""
-        log.error("writing the journal failed error=%s", error)
+        log.error("writing the journal failed", extra={"error": error})
         try:
             self.journal.truncate()
         except OSError as worse:

@@ -243,7 +243,9 @@ def make_durable(path: Path, end: int, faults: Faults = NO_FAULTS) -> None:
             if error.errno not in DISK_FULL_ERRORS:
                 raise
             # A copy-on-write file system needs space for this; the store can still be read.
-            log.warning("no disk space to rewrite the journal, it is only synced file=%s", path)
+            log.warning(
+                "no disk space to rewrite the journal, it is only synced", extra={"file": path}
+            )
         if faults.fails("recovery-sync-fails"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         sync(fd, path, faults)
