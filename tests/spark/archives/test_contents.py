@@ -47,7 +47,7 @@ def test_a_file_that_leaves_a_gap_is_refused() -> None:
 def test_a_file_of_what_is_archived_is_refused_and_nothing_is_called_missing(start: int) -> None:
     contents = Contents()
     contents.take(Entry(added=[file(0, 9)]))
-    with pytest.raises(ArchiveOvertaken, match=f"up to offset {offset(1, 9)} meanwhile"):
+    with pytest.raises(ArchiveOvertaken, match=f"up to offset {offset(1, 9)}"):
         contents.take(Entry(added=[file(start, 30)]))
 
 

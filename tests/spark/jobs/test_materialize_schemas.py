@@ -50,7 +50,7 @@ def test_new_types_and_new_columns_appear_and_what_cannot_change_is_said(
 
     append(client, f"{job.room}/a", [change("user", "c", "insert", {"n": 1, "x": 2})])
     for schema, reason in {
-        "n string": "can't become string",
+        "n string": "can't be changed to string",
         "n long, s string, y long not null": "'y' is not there",
         None: "'value' is columns",
     }.items():

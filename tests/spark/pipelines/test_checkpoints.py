@@ -61,7 +61,7 @@ def test_the_last_committed_batch_says_where_streams_go_on(tmp_path: Path) -> No
 def test_a_damaged_checkpoint_is_told(tmp_path: Path, text: str) -> None:
     log(tmp_path, 0, "{}", committed=True)
     (tmp_path / "offsets" / "0").write_text(text)
-    with pytest.raises(CheckpointUnreadable, match=r"offsets/0' can't be read as a part of"):
+    with pytest.raises(CheckpointUnreadable, match=r"offsets/0' can't be read as part of"):
         last_committed(tmp_path)
 
 

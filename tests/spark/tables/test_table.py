@@ -56,7 +56,7 @@ def test_a_batch_before_the_last_is_refused_and_changes_nothing(
     # The checkpoint is a copy from batch 10: what it calls batch 11 has never been written.
     with pytest.raises(TableAhead, match="the checkpoint is an older copy"):
         made.append(rows(spark, ("new", 1)), writer="adding", batch=11)
-    with pytest.raises(TableAhead, match="holds batch 20 of this query, and is given batch 11"):
+    with pytest.raises(TableAhead, match="holds batch 20 of this query, so batch 11 can't be"):
         rewrite(rows(spark, ("new", 1)), batch=11)
     assert made.committed("merging") == 20
     with pytest.raises(TableAhead):  # asking first is no excuse
