@@ -21,10 +21,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[2]
 CORE: Final = ROOT / "src/headwater"
 
-CHECKED: Final = (
-    "errors",
-    "server",
-)
+CHECKED: Final = ("errors", "server")
 """The parts of the package that are checked."""
 
 
@@ -82,7 +79,7 @@ SHARED_NAMES: Final = frozenset(
         # What the server refuses, and the error that the client raises for it.
         *("ContentTypeMismatch", "StreamClosed", "StreamGone", "StreamNotFound"),
         # What a store or the server returns, and what the client returns for it.
-        *("Acked", "Appended", "Created", "StreamInfo", "SubscriptionCreated"),
+        *("Acked", "Appended", "Created", "SplitPoints", "StreamInfo", "SubscriptionCreated"),
         # The two ends of HTTP.
         *("Request", "Response"),
     }
