@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
 
@@ -143,3 +144,16 @@ def test_delete_asks_a_person(headwater: Headwater, server_url: str, path: str) 
     assert headwater.run("head", path).returncode == 0
     assert delete(b"", "--yes").returncode == 0
     assert headwater.run("head", path).returncode == 1
+
+
+def test_a_command_reports_that_it_waits_for_the_server(path: str) -> None:
+    ours, theirs = pty.openpty()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,  # accepts, and never answers
+        os.fdopen(ours, "rb", buffering=0) as terminal,
+        os.fdopen(theirs, "wb") as stderr,
+        Headwater(f"http://127.0.0.1:{listener.getsockname()[1]}").start(
+            "head", path, stderr=stderr
+        ),
+    ):
+        assert terminal.read(100).decode() == "\r\x1b[KWaiting for the server …"

@@ -32,8 +32,7 @@ print("Done.", file=sys.stderr)
 
 BRIEF: Final = """
 import sys, threading, time
-from headwater.cli._progress import Progress
-from headwater.cli._io import NOTICE_SECONDS
+from headwater.cli._progress import NOTICE_SECONDS, Progress
 
 began = time.monotonic()
 progress = Progress()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self, TypeVa
 import click
 from click.core import ParameterSource
 
+from headwater.cli._progress import NOTICE_SECONDS, Progress
 from headwater.errors import (
     ClientError,
     ConnectionLost,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_URL: Final = "http://127.0.0.1:4437"
-NOTICE_SECONDS: Final = 2.0
-"""How long a command may take before it reports what it is doing."""
 _NEW_OUTAGE_SECONDS: Final = 15.0
 
 
@@ -60,7 +59,7 @@ def url_option(command: Command) -> Command:
         default=DEFAULT_URL,
         show_default=True,
         show_envvar=True,
-        help="Server that holds the stream.",
+        help="URL of the server.",
     )(command)
 
 
@@ -114,14 +113,20 @@ def server_target(url: str, name: str = "") -> Target:
 
 
 @contextmanager
-def connected(target: Target) -> Iterator["Client"]:
-    """Open a client for a block, and report a failure in it as one sentence."""
-    with reported(target), make_client(target) as client:
-        yield client
+def connected(target: Target, progress: Progress | None = None) -> Iterator["Client"]:
+    """Open a client for a block, and report slow responses and a failure in one sentence."""
+    progress = progress or Progress()
+    progress.show("Waiting for the server …")
+    with reported(target), make_client(target, progress) as client:
+        try:
+            yield client
+        finally:
+            progress.clear()
 
 
 def make_client(
     target: Target,
+    progress: Progress,
     *,
     patient: bool = False,
     on_retry: Callable[[ClientError, float], None] | None = None,
@@ -134,7 +139,7 @@ def make_client(
     from headwater.client import Client, Retry
 
     retry = Retry(attempts=20) if patient else Retry(attempts=4)
-    return Client(target.base_url, retry=retry, on_retry=on_retry or OutageNotice())
+    return Client(target.base_url, retry=retry, on_retry=on_retry or OutageNotice(progress))
 
 
 @contextmanager
@@ -156,7 +161,8 @@ def sentence(error: HeadwaterError, target: Target) -> str:
 class OutageNotice:
     """Reports once per outage that the server does not answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._last = self._since = float("-inf")
         self._reported = False
 
@@ -168,6 +174,7 @@ class OutageNotice:
         self._last = now
         if not self._reported and now + delay - self._since >= NOTICE_SECONDS:
             self._reported = True
+            self._progress.clear()
             why = error.reason if isinstance(error, Unreachable | ConnectionLost) else str(error)
             click.echo(f"The server does not answer ({why.rstrip('.')}); trying again.", err=True)
 
@@ -239,16 +246,6 @@ def body_of(messages: Sequence[str], content_type: str) -> bytes:
 def counted(number: int, plural: str, singular: str | None = None) -> str:
     """Format a number of things; without `singular`, the plural loses its s."""
     return f"{number:,} {(singular or plural.removesuffix('s')) if number == 1 else plural}"
-
-
-def size_of(count: int) -> str:
-    """Format a number of bytes with a binary unit."""
-    size = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def print_fields(fields: Sequence[tuple[str, object]]) -> None:

@@ -10,8 +10,8 @@ from typing import Final
 
 import click
 
-from headwater.cli._io import NOTICE_SECONDS, size_of
-
+NOTICE_SECONDS: Final = 2.0
+"""How long a command may take before it reports what it is doing."""
 _INTERVAL_SECONDS: Final = 0.2
 _ERASE: Final = "\r\x1b[K"
 _COLUMNS: Final = 80
@@ -124,6 +124,16 @@ class Progress:
             return ""
         seconds = round((self._clock() - self._started) * (total - done) / done)
         return f" {seconds // 60}:{seconds % 60:02} left"
+
+
+def size_of(count: int) -> str:
+    """Format a number of bytes with a binary unit."""
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
 
 
 def _bar(percent: int) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headwater.cli._io import NOTICE_SECONDS, Termination, counted, print_fields, size_of
-from headwater.cli._progress import Progress
+from headwater.cli._io import Termination, counted, print_fields
+from headwater.cli._progress import NOTICE_SECONDS, Progress, size_of
 from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 def _reported(label: str) -> Iterator[Progress]:
     """Show progress in a block, and report a failure in it as one sentence."""
     progress = Progress(label, every=NOTICE_SECONDS)
+    progress.show(f"{label} …")
     try:
         with Termination():
             yield progress

@@ -189,18 +189,18 @@ def _batches(outcome: "Outcome", took: str) -> str:
     """Report what a streaming query has done."""
     from headwater.spark.pipelines.progress import lasting, sized
 
-    figures = outcome.figures
-    if figures.batches == 0:
+    metrics = outcome.figures
+    if metrics.batches == 0:
         nothing = "there was nothing to do" if outcome.how == "done" else "no batch was done"
         return f"{nothing} {took}."
-    lag = f"{sized(figures.lag_bytes)} to do" if figures.lag_bytes else "up to date"
-    if figures.batch_lag_seconds is not None:
-        delay = lasting(figures.batch_lag_seconds)
+    lag = f"{sized(metrics.lag_bytes)} to do" if metrics.lag_bytes else "up to date"
+    if metrics.batch_lag_seconds is not None:
+        delay = lasting(metrics.batch_lag_seconds)
         lag += f"; the last events were in the tables {delay} after they were persisted"
-    batches = counted(figures.batches, "batches", "batch")
+    batches = counted(metrics.batches, "batches", "batch")
     return (
-        f"{counted(figures.rows, 'rows')}, {sized(figures.bytes)} in {batches} up to number "
-        f"{figures.batch}, {outcome.seconds:.1f} s; {lag}.{_quarantined(outcome)}"
+        f"{counted(metrics.rows, 'rows')}, {sized(metrics.bytes)} in {batches} up to number "
+        f"{metrics.batch}, {outcome.seconds:.1f} s; {lag}.{_quarantined(outcome)}"
     )
 
 
@@ -278,9 +278,9 @@ def _there(outcome: "Outcome") -> str:
     """Report how much of a job is done, after which the next run continues."""
     from headwater.spark.pipelines.progress import sized
 
-    figures = outcome.figures
+    metrics = outcome.figures
     if outcome.total_rows is not None:
-        return f"{figures.rows:,} of {outcome.total_rows:,} changes were appended"
+        return f"{metrics.rows:,} of {outcome.total_rows:,} changes were appended"
     if outcome.total_bytes is not None:
-        return f"{sized(figures.bytes)} of {sized(outcome.total_bytes)} were written"
-    return f"{sized(figures.bytes)} were written" if figures.bytes else "nothing was written"
+        return f"{sized(metrics.bytes)} of {sized(outcome.total_bytes)} were written"
+    return f"{sized(metrics.bytes)} were written" if metrics.bytes else "nothing was written"

@@ -313,12 +313,12 @@ def _exports(
     return exports
 
 
-def _only(name: str, told: "Told") -> "Told":
-    def tell(pipeline: str, figures: Any, is_up: bool) -> None:
+def _only(name: str, export: "Told") -> "Told":
+    def export_one(pipeline: str, metrics: Any, is_up: bool) -> None:
         if pipeline == name:
-            told(pipeline, figures, is_up)
+            export(pipeline, metrics, is_up)
 
-    return tell
+    return export_one
 
 
 def _watch(runner: "Runner", stop: StopRequest, progress: Progress) -> None:
@@ -352,12 +352,12 @@ def _failure(outcome: "Outcome") -> str:
 def _progress_of(outcome: "Outcome") -> str:
     from headwater.spark.pipelines.progress import reached, told
 
-    figures = outcome.figures
-    if outcome.doing and not figures.bytes:
+    metrics = outcome.figures
+    if outcome.doing and not metrics.bytes:
         return f"{outcome.name}: {reached(outcome.doing, outcome.part, outcome.seconds)}"
-    if not (figures.batches or figures.bytes or outcome.total_bytes or outcome.total_rows):
+    if not (metrics.batches or metrics.bytes or outcome.total_bytes or outcome.total_rows):
         return f"{outcome.name}: {round(outcome.seconds)} s"
-    text = told(figures, outcome.seconds, outcome.total_bytes, outcome.total_rows)
+    text = told(metrics, outcome.seconds, outcome.total_bytes, outcome.total_rows)
     writing = "writing, " if outcome.doing else ""
     return f"{outcome.name}: {writing}{text}"
 

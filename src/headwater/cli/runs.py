@@ -46,7 +46,8 @@ def list_(
 
     count = 0
     after: str | None = None
-    with connected(server_target(url)) as client:
+    progress = Progress(wanted=not sys.stdout.isatty())
+    with connected(server_target(url), progress) as client:
         while True:
             page = client.run(
                 calls.page(
@@ -63,6 +64,7 @@ def list_(
                 events = counted(info.last_event_seq, "events")
                 click.echo(f"{info.run_id}  {info.status}  {began}  {events}")
             count += len(page.runs)
+            progress.show(f"{counted(count, 'runs')} listed")
             after = page.next
             if after is None or count >= limit:
                 break
@@ -111,7 +113,7 @@ def follow(run: str, after: int, as_json: bool, url: str) -> None:
     fold = Fold(run)
     last = after
     try:
-        with connected(server_target(url, run)) as client:
+        with connected(server_target(url, run), Progress(wanted=False)) as client:
             for event in tail(client, run, 0):
                 fold.apply(event)
                 if event.run_seq > after:
@@ -159,7 +161,7 @@ def append(
 
     written = known = 0
     progress = Progress()
-    with connected(server_target(url, run)) as client:
+    with connected(server_target(url, run), progress) as client:
         try:
             if event_type == "-":
                 batches: Any = (
@@ -233,7 +235,7 @@ def verify(run: str, url: str) -> None:
     found = Verification(run)
     progress = Progress()
     after = 0
-    with connected(server_target(url, run)) as client:
+    with connected(server_target(url, run), progress) as client:
         while True:
             page = client.run(calls.fetch(url, run, after))
             found.take(page.events)

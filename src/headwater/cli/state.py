@@ -169,12 +169,13 @@ def _loaded(
     from headwater.state import Hooks, MemoryBackend, StreamDB, begin_from_snapshot
 
     progress = Progress()
+    progress.show("Waiting for the server …")
 
     def show(loaded: "Loaded") -> None:
         progress.show(f"{loaded.events:,} events read")
 
     hooks = Hooks(on_batch=lambda _: changed.set()) if changed is not None else Hooks()
-    with reported(target), make_client(target) as client:
+    with reported(target), make_client(target, progress) as client:
         source = client.stream(target.name)
         backend = (
             begin_from_snapshot(client.stream(snapshot), source, schemas)

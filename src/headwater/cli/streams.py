@@ -187,7 +187,7 @@ def _append_stdin(
         raise click.ClickException(f"{target} is closed and takes no more appends.")
     _explain_terminal()
     progress = Progress(wanted=not sys.stdin.isatty())
-    notice = OutageNotice()
+    notice = OutageNotice(progress)
     with Interrupts(once=True) as interrupts:
 
         def on_retry(error: ClientError, delay: float) -> None:
@@ -196,7 +196,7 @@ def _append_stdin(
             notice(error, delay)
 
         try:
-            with make_client(target, patient=True, on_retry=on_retry) as client:
+            with make_client(target, progress, patient=True, on_retry=on_retry) as client:
                 stream = client.stream(target.name)
                 append.send(stream, sys.stdin.fileno(), interrupts, progress, close=close)
         except KeyboardInterrupt:
@@ -364,13 +364,13 @@ class _Reading:
 
     def _batches(self) -> Iterator["Batch"]:
         name = self._target.name
-        with make_client(self._target) as client:
+        with make_client(self._target, self._progress) as client:
             if self._live is None:
                 yield from client.stream(name).read(self._offset)
                 return
             # A wrong stream or server is reported at once instead of being waited for.
             client.stream(name).head()
-        with make_client(self._target, patient=True) as client:
+        with make_client(self._target, self._progress, patient=True) as client:
             self._output.watch(client.close)
             yield from client.stream(name).follow(self._offset, live=self._live)
 

@@ -26,7 +26,7 @@ def list_(url: str) -> None:
     """List all subscriptions, with the state of their delivery."""
     count = 0
     progress = Progress(wanted=not sys.stdout.isatty())
-    with connected(server_target(url)) as client:
+    with connected(server_target(url), progress) as client:
         for item in client.subscriptions.list():
             count += 1
             receiver = item["wake_stream"] or (item["webhook"] or {}).get("url", "")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.cli._io import size_of
-from headwater.cli._progress import Progress
+from headwater.cli._progress import Progress, size_of
 from tests.storage.disk.offline.conftest import Sample
 from tests.storage.disk.offline.stores import contents, extents_of, flip, segment_of
 from tests.storage.disk.offline.test_check import hashes
