@@ -151,7 +151,7 @@ def test_damage_that_stops_a_start_is_told_with_its_streams(tmp_path: Path) -> N
         flip(path, record.position + 30)
         with pytest.raises(StoreDamaged) as damage:
             with_store(copy, whole)
-        assert damage.value.reason.endswith(f"what its checksum says ({named})")
+        assert damage.value.reason.endswith(f"match its checksum ({named})")
         path.write_bytes(stored)
 
 
@@ -293,7 +293,7 @@ def test_a_damaged_page_of_the_catalog_stops_a_start_that_needs_it(tmp_path: Pat
     many_streams(folder)
     copy = crashed(folder, appends, tmp_path / "copy", UNSAVED)
     lose_pages(copy)
-    with pytest.raises(StoreDamaged, match="SQLite says"):
+    with pytest.raises(StoreDamaged, match="SQLite: "):
         with_store(copy, whole, UNSAVED)
 
 

@@ -1,8 +1,8 @@
-"""The catalog: SQLite, changed in one transaction per checkpoint.
+"""The catalog: an SQLite database, changed in one transaction per checkpoint.
 
-It knows every stream, where its bytes lie, and from which journal file on the journal has to be
-replayed over it. The loop reads it through one connection, the checkpoint writes through another;
-write-ahead logging lets both work at once.
+It holds every stream, the extents of its bytes, and the first journal file to replay over it. The
+loop reads through one connection, checkpoints and compactions write through another; write-ahead
+logging lets both work at once.
 """
 
 import errno
@@ -25,7 +25,7 @@ VERSION: Final = 2
 FILE: Final = "catalog.db"
 _SYNC_FAILED: Final = (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 _LAST: Final = "\U0010ffff"
-"""Behind every text: no path and no key holds it."""
+"""Sorts after every path and key: none contains it."""
 
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -56,11 +56,11 @@ _DOCUMENTS: Final = (
 _CHANGING: Final = (
     *("last_access", "deadline", "end", "closed", "closed_by", "last_seq", "deleted", "forks"),
 )
-"""What changes in the life of a stream."""
+"""The columns that change after the creation of a stream."""
 
 
 class StreamRow(NamedTuple):
-    """A stream as the catalog keeps it."""
+    """A stream as the catalog stores it."""
 
     id: int
     path: str
@@ -83,9 +83,9 @@ class StreamRow(NamedTuple):
 
 
 def end_of(streams: str = "streams") -> str:
-    """Write SQL for where a stream ends: the row's own column may lag behind.
+    """Return SQL for the end of a stream, which its own column may not have yet.
 
-    An append changes where the extents end, and nothing else, so no row is written for it.
+    An append only changes the end of the extents, so no row is written for it.
     """
     return (
         f"max({streams}.end, coalesce((SELECT e.start + e.length FROM extents AS e "  # noqa: S608 - ours
@@ -94,7 +94,7 @@ def end_of(streams: str = "streams") -> str:
 
 
 COLUMNS: Final = ", ".join(StreamRow._fields)
-"""Of a row as it is written."""
+"""The columns of a row in their order."""
 _STREAMS: Final = f"SELECT {COLUMNS.replace(' end,', f' {end_of()},')} FROM streams "  # noqa: S608 - ours
 _AT: Final = _STREAMS + "WHERE path = ?"
 _NUMBERED: Final = _STREAMS + "WHERE id = ?"
@@ -109,7 +109,7 @@ _SAVE: Final = (
 
 
 class CatalogChanges(msgspec.Struct):
-    """What one checkpoint changes, all at once."""
+    """The changes of one checkpoint, which are committed together."""
 
     streams: list[StreamRow]
     producers: list[tuple[int, str, int, int]]
@@ -124,30 +124,30 @@ class CatalogChanges(msgspec.Struct):
 
 
 class CatalogFailed(OSError):
-    """A transaction could not be written, and nothing of it happened."""
+    """A transaction failed and was rolled back."""
 
 
 class CatalogFull(CatalogFailed):
-    """There was no room for it."""
+    """A transaction failed for lack of disk space."""
 
 
 class Catalog:
-    """One catalog file; `read_*` on the loop's connection, the rest on the writer's."""
+    """One catalog file, with a connection for the loop and one for writers."""
 
-    def __init__(self, folder: Path, *, anew: bool = True) -> None:
-        """Open the catalog of a folder; only with `anew` is one begun where there is none."""
+    def __init__(self, folder: Path, *, create: bool = True) -> None:
+        """Open the catalog of a folder; create it only with `create`."""
         self.path = folder / FILE
         if self.path.exists():
-            self.path.open("rb+").close()  # SQLite does not say why it can't open a file
+            self.path.open("rb+").close()  # unlike SQLite, this reports why it fails
         self._writer = self._connect()
         self._writing = Lock()
-        """Held by whoever uses the writer's connection: checkpoints, and compaction beside them."""
+        """Guards the writers' connection: checkpoints and compactions share it."""
         try:
             with self._reading():
-                if anew and not self._table_exists("meta"):
+                if create and not self._table_exists("meta"):
                     self._make_tables()
                 self._refuse_newer()
-                self._writer.execute(_DOCUMENTS)  # the first catalogs have none
+                self._writer.execute(_DOCUMENTS)  # the first catalogs lack this table
             self._reader = self._connect()
         except BaseException:
             self._writer.close()
@@ -184,18 +184,18 @@ class Catalog:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Name the catalog where it can't be read."""
+        """Report the catalog as damaged if SQLite can't read it."""
         try:
             yield
         except sqlite3.DatabaseError as error:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: sqlite3.DatabaseError) -> StoreDamaged:
-        return StoreDamaged(str(self.path), 0, f"SQLite says: {error}")
+        return StoreDamaged(str(self.path), 0, f"SQLite: {error}")
 
     def _ask(self, query: str, *values: object) -> list[Any]:
         """Read rows on the loop's connection."""
-        try:  # not `_reading`: a context manager takes as long as a small query
+        try:  # not `_reading`: a context manager costs as much as a small query
             return self._reader.execute(query, values).fetchall()
         except sqlite3.DatabaseError as error:
             raise self._unreadable(error) from error
@@ -211,11 +211,11 @@ class Catalog:
     # Reading, on the loop
 
     def stream_at(self, path: str) -> StreamRow | None:
-        """Find the stream that lives, or is kept, at a path."""
+        """Return the stream at a path, live or deleted with forks left."""
         return self._stream(_AT, path)
 
     def stream(self, number: int) -> StreamRow | None:
-        """Find a stream by its number."""
+        """Return a stream by its number."""
         return self._stream(_NUMBERED, number)
 
     def _stream(self, query: str, value: object) -> StreamRow | None:
@@ -223,13 +223,13 @@ class Catalog:
         return StreamRow(*rows[0]) if rows else None
 
     def producer(self, stream: int, producer_id: str) -> tuple[int, int] | None:
-        """Find the state of a producer."""
+        """Return epoch and sequence of a producer."""
         query = "SELECT epoch, seq FROM producers WHERE stream = ? AND producer_id = ?"
         rows = self._ask(query, stream, producer_id)
         return rows[0] if rows else None
 
     def extents(self, stream: int, begin: int, end: int) -> list[Extent]:
-        """List the extents that hold a range of a stream, in order."""
+        """Return the extents that cover a range of a stream, in order."""
         rows = self._ask(
             "SELECT stream, start, length, segment, position FROM extents WHERE stream = ? "
             "AND start >= coalesce((SELECT max(start) FROM extents WHERE stream = ? AND start <= ?)"
@@ -239,7 +239,7 @@ class Catalog:
         return [Extent(*row) for row in rows]
 
     def expired(self, now: float) -> Iterator[str]:
-        """Give paths of streams whose time is over as far as the catalog knows, page by page."""
+        """Yield the paths of streams whose stored deadline has passed, page by page."""
         after = (float("-inf"), 0)
         while True:
             rows = self._ask(
@@ -253,17 +253,17 @@ class Catalog:
             after = (rows[-1][0], rows[-1][1])
 
     def living(self, prefix: str, after: str, limit: int) -> list[StreamRow]:
-        """List streams that are not deleted, in the order of their paths."""
+        """Return streams that are not deleted, ordered by path."""
         rows = self._ask(_LIVING, after, prefix, prefix + _LAST, limit)
         return [StreamRow(*row) for row in rows]
 
     def documents(self, prefix: str) -> list[tuple[str, bytes]]:
-        """List the documents whose keys begin with a prefix."""
+        """Return the documents whose keys begin with a prefix."""
         query = "SELECT key, value FROM documents WHERE key >= ? AND key < ?"
         return self._ask(query, prefix, prefix + _LAST)
 
     def meta(self, key: str, default: Any = None) -> Any:
-        """Give a value of the catalog about itself."""
+        """Return a value of the table `meta`."""
         with self._reading():
             return self._meta(key, default)
 
@@ -274,7 +274,7 @@ class Catalog:
     # Writing, in the threads of checkpoints and of compaction
 
     def apply(self, changes: CatalogChanges) -> list[int]:
-        """Apply a checkpoint in one transaction; gives the segments that nobody needs any more."""
+        """Apply a checkpoint in one transaction; return the obsolete segments."""
         with self._transaction():
             for number in changes.removed:
                 self._remove(number)
@@ -284,7 +284,7 @@ class Catalog:
             )
             self._put_documents(changes.documents)
             self._add_segment(changes.segment, changes.segment_bytes, changes.extents)
-            self._put("version", VERSION)  # an older one holds nothing that is read otherwise
+            self._put("version", VERSION)  # version 1 has nothing that is read differently
             for key in ("journal_from", "next_epoch", "metrics"):
                 self._put(key, getattr(changes, key))
             return self._drop_unused_segments()
@@ -292,9 +292,9 @@ class Catalog:
     def replace_segments(
         self, old: Sequence[int], new: Sequence[Extent], segment: int, size: int
     ) -> list[int]:
-        """Swap segments for one that holds the same bytes; gives the segments to delete.
+        """Replace segments by one with the same bytes; return the segments to delete.
 
-        A stream that was removed meanwhile has no extents any more, old or new.
+        A stream that was removed meanwhile gets no extents.
         """
         with self._transaction():
             living: set[int] = set()
@@ -306,16 +306,16 @@ class Catalog:
                 living.update(stream for (stream,) in found)
                 self._writer.execute("DELETE FROM extents WHERE segment = ?", of_segment)
                 self._writer.execute("UPDATE segments SET live = 0 WHERE id = ?", of_segment)
-            kept = [extent for extent in new if extent.stream in living]
-            self._add_segment(segment, size, kept)
+            live = [extent for extent in new if extent.stream in living]
+            self._add_segment(segment, size, live)
             unused = self._drop_unused_segments()
-            return unused if kept else [*unused, segment]
+            return unused if live else [*unused, segment]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit all of it, or nothing, and say so with `CatalogFailed`.
+        """Commit a block, or roll it back and raise `CatalogFailed`.
 
-        After a sync that failed it is not known which of the two: that is `SyncFailed`.
+        After a failed sync it is unknown which of the two happened: that raises `SyncFailed`.
         """
         with self._writing:
             self._writer.execute("BEGIN IMMEDIATE")
@@ -323,25 +323,25 @@ class Catalog:
                 yield
                 self._writer.execute("COMMIT")
             except BaseException as error:
-                if self._writer.in_transaction:  # some errors have made SQLite roll back already
+                if self._writer.in_transaction:  # SQLite rolls back on some errors
                     self._writer.execute("ROLLBACK")
                 code = getattr(error, "sqlite_errorcode", None)
                 if code == sqlite3.SQLITE_FULL:
                     raise CatalogFull(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
                 if code in _SYNC_FAILED:
-                    raise SyncFailed(errno.EIO, f"SQLite says: {error}") from error
+                    raise SyncFailed(errno.EIO, f"SQLite: {error}") from error
                 if isinstance(error, sqlite3.OperationalError):
-                    raise CatalogFailed(errno.EIO, f"SQLite says: {error}") from error
+                    raise CatalogFailed(errno.EIO, f"SQLite: {error}") from error
                 raise
 
     def segments(self) -> list[tuple[int, int, int]]:
-        """List the segments: number, bytes of streams in it, bytes that are still needed."""
+        """Return number, stream bytes and live bytes of each segment."""
         with self._writing, self._reading():
             query = "SELECT id, bytes, live FROM segments ORDER BY id"
             return self._writer.execute(query).fetchall()
 
     def extents_in(self, segment: int) -> list[Extent]:
-        """List what is still needed of a segment."""
+        """Return the live extents of a segment."""
         with self._writing, self._reading():
             rows = self._writer.execute(
                 "SELECT stream, start, length, segment, position FROM extents WHERE segment = ? "
@@ -351,15 +351,15 @@ class Catalog:
         return [Extent(*row) for row in rows]
 
     def put(self, key: str, value: object) -> None:
-        """Keep a value of the catalog about itself."""
+        """Store a value in the table `meta`."""
         with self._transaction():
             self._put(key, value)
 
     def make_durable(self) -> None:
-        """Make durable what was found: the last commit may not have been synced when its process
-        died, and what it says is not needed any more is deleted by a start.
+        """Sync the last commit, whose process may have died before its sync.
 
-        SQLite writes what its log holds anew into the file, as far as others who read it let it.
+        A start deletes files that this commit made obsolete. SQLite copies the write-ahead log into
+        the database as far as other readers permit; the rest of the log is synced.
         """
         logged, written = 1, 0
         try:
@@ -409,10 +409,10 @@ class Catalog:
 
 
 def dump(value: object) -> str | None:
-    """Write a small value for a text column; None stays NULL."""
+    """Encode a value as JSON for a text column; None stays NULL."""
     return None if value is None else json.dumps(value)
 
 
 def load(text: str | None) -> Any:
-    """Read what `dump` wrote."""
+    """Decode what `dump` encoded."""
     return None if text is None else json.loads(text)

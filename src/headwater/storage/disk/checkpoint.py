@@ -1,8 +1,8 @@
-"""Checkpoints: what the journal holds moves into one new segment and the catalog.
+"""Checkpoints: the contents of the journal move into one new segment and the catalog.
 
-The loop takes a snapshot between two batches, just when a new journal file is begun: it is the
-state at that very point of the journal. A thread writes the segment, syncs it, and commits the
-catalog with the number of the new file. From then on the older journal files are not needed.
+The loop takes a snapshot between two batches, when it switches to a new journal file: the snapshot
+is the state at that point of the journal. A thread writes the segment, syncs it, and commits the
+catalog with the number of the new journal file. From then on the older files are obsolete.
 """
 
 import errno
@@ -23,7 +23,7 @@ from headwater.storage.disk.stream import DiskStream
 
 
 class SavedStream(msgspec.Struct):
-    """A stream in a snapshot, and what has to be given back if it can't be saved."""
+    """A stream in a snapshot, and what a failed checkpoint has to return to it."""
 
     stream: DiskStream
     end: int
@@ -32,7 +32,7 @@ class SavedStream(msgspec.Struct):
 
 
 class CheckpointSnapshot(msgspec.Struct):
-    """Everything that one checkpoint saves."""
+    """Everything that one checkpoint writes."""
 
     rows: list[StreamRow]
     producers: list[tuple[int, str, int, int]]
@@ -46,7 +46,7 @@ class CheckpointSnapshot(msgspec.Struct):
 
 
 def take(registry: Registry, journal_from: int) -> CheckpointSnapshot:
-    """Take a snapshot of all unsaved durable state; the registry starts a new count."""
+    """Take a snapshot of all durable state that no checkpoint has; reset the registry's counts."""
     snapshot = CheckpointSnapshot(
         [], [], [], [], [], journal_from, registry.next_epoch, perf_counter()
     )
@@ -64,7 +64,7 @@ def take(registry: Registry, journal_from: int) -> CheckpointSnapshot:
             snapshot.producers += [
                 (stream.number, producer_id, *state) for producer_id, state in producers.items()
             ]
-        # One without any goes on with its own, which must not be taken for saved.
+        # A stream without unsaved producers keeps its own dict, which must not count as saved.
         snapshot.saved.append(SavedStream(stream, log.end, producers or {}, row))
         stream.in_checkpoint = True
         stream.new = False
@@ -87,7 +87,7 @@ def write(
     metrics: EngineMetrics,
     faults: Faults = NO_FAULTS,
 ) -> list[int]:
-    """Save a snapshot, in a thread; gives the segments that are no longer needed."""
+    """Write a snapshot, in the worker thread; return the obsolete segments."""
     faults.reach("segment-before-write")
     size = 0
     extents = []
@@ -119,13 +119,13 @@ def write(
     try:
         unused = _commit(catalog, changes, faults)
     except SyncFailed:
-        raise  # the catalog may turn out to have it, and then needs the segment
+        raise  # the commit may be on disk, and then needs the segment
     except BaseException:
-        # Nothing of it was committed: the segment would only take room from the next attempt.
+        # Nothing was committed: the segment would only take disk space from the next attempt.
         segment_path(folder, segment).unlink(missing_ok=True)
         raise
     faults.reach("catalog-committed")
-    metrics.segment_bytes += size  # not before: a checkpoint that fails is written again
+    metrics.segment_bytes += size  # not before: a failed checkpoint is written again
     return unused
 
 
@@ -137,7 +137,7 @@ def _commit(catalog: Catalog, changes: CatalogChanges, faults: Faults) -> list[i
 
 
 def complete(snapshot: CheckpointSnapshot, registry: Registry, catalog: Catalog) -> None:
-    """Drop from memory what the segment and the catalog have now."""
+    """Drop from memory what the segment and the catalog now hold."""
     for saved in snapshot.saved:
         stream = saved.stream
         stream.in_checkpoint = False
@@ -153,7 +153,7 @@ def complete(snapshot: CheckpointSnapshot, registry: Registry, catalog: Catalog)
 
 
 def roll_back(snapshot: CheckpointSnapshot, registry: Registry) -> None:
-    """Take everything back: the next checkpoint has to save it."""
+    """Return a failed snapshot to the registry: the next checkpoint has to write it."""
     for saved in snapshot.saved:
         stream = saved.stream
         stream.in_checkpoint = False

@@ -1,6 +1,7 @@
-"""When to save: the thresholds of a checkpoint, the files it turns to, and its thread.
+"""Checkpoint scheduling: when a checkpoint starts, journal rotation, and the worker thread.
 
-`checkpoint` and `compaction` know how to save; this knows when, and keeps the loop out of it.
+A checkpoint starts between two batches when one of its thresholds is reached. What a checkpoint
+writes is the business of `checkpoint`; `compaction` follows each successful one.
 """
 
 import asyncio
@@ -34,14 +35,15 @@ log: Final = logging.getLogger("headwater.disk")
 _RETRY_SECONDS: Final = 1.0
 _READERS_SECONDS: Final = 5.0
 _UNFILLED_BYTES: Final = MIB
-"""So much is written to a journal file that is only reserved; then one that is filled is due."""
+"""The size at which a journal file without prefilled blocks is full: a prefilled one follows."""
 _CATALOG_ROOM: Final = 128 * 1024
-"""What the transaction behind a compaction may take."""
+"""Disk space that the catalog transaction of a compaction may need."""
 _NO_RESERVE: Final = StoreUnwritable("the disk is full but for a reserve", full=True)
+"""The refusal while the reserve can't be allocated."""
 
 
 class Checkpointer:
-    """Begins checkpoints, one at a time, and what follows from them."""
+    """Runs checkpoints, one at a time, then deletes and compacts what they made obsolete."""
 
     def __init__(
         self,
@@ -67,25 +69,26 @@ class Checkpointer:
         self._files = files
         self._metrics = metrics
         self._faults = faults
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-save")
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-checkpoint")
         known = [number for number, _, _ in catalog.segments()]
         self._next_segment = max([*segment_numbers(segments), *known, 0]) + 1
         self._next_journal: JournalWriter | None = None
         self._preparing: asyncio.Future[JournalWriter] | None = None
         self._running: asyncio.Future[None] | None = None
         self._failed_snapshot: checkpoint.CheckpointSnapshot | None = None
-        """What could not be saved, to be tried again: the journal was turned for it already."""
+        """A snapshot to be retried: the journal was already rotated for it."""
         self._undeleted_segments: set[int] = set()
-        """Segments that nobody needs, and that could not be deleted."""
+        """Obsolete segments whose deletion failed."""
         self._requested = False
+        """Whether a checkpoint starts after the next batch, whatever the thresholds."""
         self._prefill = True
-        """Whether journal files can be filled: there may be no room for it."""
+        """Whether journal files can be prefilled: the disk may lack the space."""
         self._failed_at = float("-inf")
         self._last_failure: StoreUnwritable | None = None
-        """Why nothing can be saved at present."""
+        """Why the last checkpoint or journal file failed; None after a success."""
         self._compacted_at = float("-inf")
         self._readers_served_at = float("-inf")
-        """When something was saved for readers, last."""
+        """When the last checkpoint for readers started."""
         stop = partial(commits.stop, "compaction failed")
         at_once = options.max_open_segments // 2
         self._compactor = Compactor(
@@ -103,11 +106,10 @@ class Checkpointer:
         self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
         self._reserve = reserve
         self.write_refusal: StoreUnwritable | None = None if reserve.held else _NO_RESERVE
-        """Set while memory is full because nothing can be saved, or the disk is so full that there
-        is no reserve: nothing more is taken in but deletions."""
+        """Why writes are refused, or None. Deletions are still accepted."""
 
     async def close(self) -> None:
-        """Save everything and stop; nothing may be handed over any more."""
+        """Write a final checkpoint and stop; no operation may be submitted any more."""
         self._closing = True
         self._timer.cancel()
         await self._commits.drain()
@@ -127,7 +129,7 @@ class Checkpointer:
             self._next_journal.path.unlink()
 
     def after_batch(self) -> None:
-        """Look whether it is time; called between two batches."""
+        """Start a checkpoint if one is due; called between two batches."""
         registry, options = self._registry, self._options
         journal = self._commits.journal
         full = options.journal_bytes
@@ -145,7 +147,7 @@ class Checkpointer:
         elif written >= full // 2:
             self._prepare(fill=True)
         if registry.unsaved_bytes >= options.tail_budget:
-            # A checkpoint may not even have begun, for want of a file to turn to.
+            # The checkpoint may still wait for its journal file.
             self._commits.paused = self._running is not None or self._preparing is not None
             if not self._commits.paused:
                 self.write_refusal = self._last_failure or self.write_refusal
@@ -153,11 +155,11 @@ class Checkpointer:
             self._commits.paused = False
 
     def still_refuses_writes(self) -> bool:
-        """Look for room, or try another checkpoint, before anything more is taken in."""
+        """Try to end a write refusal; return whether it still holds."""
         if self._commits.failure is not None:
-            return False  # the next batch says that neither would help
+            return False  # the next batch reports the failure, which only a restart clears
         if self._commits.idle and self._running is None:
-            # Neither a deletion nor a checkpoint is using the room that the reserve gave up.
+            # Neither a deletion nor a checkpoint is using the space of the reserve.
             if self.write_refusal is _NO_RESERVE and self._reserve.hold():
                 self.write_refusal = None
             elif self._has_unsaved():
@@ -167,14 +169,14 @@ class Checkpointer:
         return self.write_refusal is not None
 
     def release_reserve(self) -> bool:
-        """Give up the reserve for a deletion; tells whether there was one."""
+        """Release the reserve for a deletion; return whether it was held."""
         if not self._reserve.release():
             return False
         self.write_refusal = _NO_RESERVE
         return True
 
     def checkpoint_for_readers(self) -> None:
-        """Save what is read at length from memory: from a segment it is sent with less effort."""
+        """Start a checkpoint so that long reads are sent from a segment, which costs less."""
         now = perf_counter()
         if now - self._readers_served_at >= _READERS_SECONDS and self._commits.between_batches:
             self._readers_served_at = now
@@ -183,7 +185,7 @@ class Checkpointer:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._options.checkpoint_seconds, self._tick)
         if self._has_unsaved():
-            self._requested = True  # a busy store has no other time for it than between two batches
+            self._requested = True  # a busy store may only start one between two batches
             if self._commits.between_batches:
                 self._start()
 
@@ -193,7 +195,7 @@ class Checkpointer:
         return bool(unsaved) or self._failed_snapshot is not None
 
     def _start(self) -> None:
-        """Turn to a new journal file, and save what the older ones hold."""
+        """Rotate the journal, and start a checkpoint of what the older files hold."""
         if self._running is not None or self._commits.failure is not None or not self._may_start():
             return
         snapshot = self._failed_snapshot
@@ -211,18 +213,18 @@ class Checkpointer:
         self._next_segment += 1
         return self._next_segment - 1
 
-    def _compact(self) -> None:
-        self._compactor.begin(self._new_segment)
-
     def _retry_compaction(self) -> None:
-        """Look now and then whether something can be freed, although nothing was saved."""
+        """Compact after a failed checkpoint: it may free disk space."""
         now = perf_counter()
         if now - self._compacted_at >= _RETRY_SECONDS:
             self._compacted_at = now
-            self._compact()
+            self._compactor.begin(self._new_segment)
 
     def _emergency_bytes(self) -> int:
-        """Say how much a compaction may use of a full disk; in its thread."""
+        """Return how much of a full disk a compaction may use; 0 while the disk is not full.
+
+        Called in the thread of compactions.
+        """
         if self.write_refusal is None or not self.write_refusal.full:
             return 0
         self._reserve.release()
@@ -232,9 +234,9 @@ class Checkpointer:
         return self._closing or perf_counter() - self._failed_at >= _RETRY_SECONDS
 
     def _deletions_may_help(self) -> bool:
-        """Tell whether what was deleted since may be what a checkpoint lacks the room for.
+        """Return whether a new snapshot, which has the latest deletions, may fit on a full disk.
 
-        Otherwise what is owed is tried again as it is: each turn leaves one more journal file.
+        Otherwise the failed snapshot is retried as it is: each rotation adds a journal file.
         """
         return (
             bool(self._registry.removed)
@@ -243,24 +245,29 @@ class Checkpointer:
         )
 
     def _roll_back_failed(self) -> None:
-        """Have the next checkpoint save what is owed, with all that came since."""
-        owed, self._failed_snapshot = self._failed_snapshot, None
-        if owed is not None:
-            checkpoint.roll_back(owed, self._registry)
+        """Return a failed snapshot to the registry: the next one includes it."""
+        snapshot, self._failed_snapshot = self._failed_snapshot, None
+        if snapshot is not None:
+            checkpoint.roll_back(snapshot, self._registry)
 
     def _rotate_journal(self) -> bool:
-        """Turn to a new journal file, so that the older ones hold just what is to be saved."""
+        """Switch to a new journal file, so that the older ones hold exactly the snapshot.
+
+        Return whether the switch happened; a file may have to be prepared first.
+        """
         if self._next_journal is None:
             if not self._closing or self._preparing is not None:
-                self._requested = True  # it begins once there is a file to turn to
-                # Where little is written, filling a file would be most of the work.
+                self._requested = True  # it starts once the next file is ready
+                # With few writes, prefilling a file would be most of the work.
                 busy = self._commits.journal.position >= _UNFILLED_BYTES // 2
                 self._prepare(fill=busy and self._prefill)
                 return False
             try:
                 self._next_journal = self._new_journal(fill=False)
             except OSError as error:
-                log.error("no last checkpoint, the journal keeps everything error=%s", error)  # noqa: TRY400 - the error says it all
+                log.error(  # noqa: TRY400 - the stack adds nothing
+                    "final checkpoint skipped, the next start replays the journal error=%s", error
+                )
                 return False
         self._commits.journal.close()
         self._commits.journal = self._next_journal
@@ -268,24 +275,28 @@ class Checkpointer:
         return True
 
     def _save(self, snapshot: checkpoint.CheckpointSnapshot, segment: int) -> None:
-        """Run in the worker's thread."""
+        """Write a checkpoint; runs in the worker thread."""
         unused: list[int] = []
         error: Exception | None = None
         try:
             unused = self._write(snapshot, segment)
-        except Exception as failure:  # noqa: BLE001 - told to the loop
+        except Exception as failure:  # noqa: BLE001 - reported on the loop
             error = failure
         else:
             self._retire(snapshot.journal_from)
         self._loop.call_soon_threadsafe(self._finished, snapshot, unused, error)
 
     def _retire(self, before: int) -> None:
-        """Let go of journal files: those that can't go now are tried with the next checkpoint's."""
+        """Delete obsolete journal files; the next checkpoint retries what fails."""
         self._faults.reach("journal-before-delete")
         try:
             retire(self._journals, before)
         except OSError as error:
-            log.error("journal files that are not needed stay for now error=%s", error)  # noqa: TRY400 - the error says it all
+            log.error(  # noqa: TRY400 - the stack adds nothing
+                "could not delete obsolete journal files, will retry after the next checkpoint "
+                "error=%s",
+                error,
+            )
         self._faults.reach("journal-deleted")
 
     def _write(self, snapshot: checkpoint.CheckpointSnapshot, segment: int) -> list[int]:
@@ -303,7 +314,7 @@ class Checkpointer:
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS or not self._reserve.release():
                 raise
-            # It may free more than it takes.
+            # The checkpoint may free more space than it takes.
             return save()
 
     def _finished(
@@ -317,8 +328,8 @@ class Checkpointer:
                 self._complete(snapshot, unused)
             else:
                 self._handle_failure(snapshot, error)
-        except Exception as failure:  # noqa: BLE001 - what is in memory is not known any more
-            self._commits.stop("what was saved can't be let go of", failure)
+        except Exception as failure:  # noqa: BLE001 - the state in memory is unknown now
+            self._commits.stop("could not release memory after a checkpoint", failure)
         finally:
             saving, self._running = self._running, None
             if saving is not None:
@@ -333,7 +344,7 @@ class Checkpointer:
         self._delete_segments([*unused, *self._undeleted_segments])
         self.evict_soon()
         self.write_refusal = None if self._hold_reserve() else _NO_RESERVE
-        self._compact()
+        self._compactor.begin(self._new_segment)
 
     def _handle_failure(self, snapshot: checkpoint.CheckpointSnapshot, error: Exception) -> None:
         self._failed_snapshot = snapshot
@@ -342,14 +353,14 @@ class Checkpointer:
         if isinstance(error, SyncFailed):
             self._commits.stop("checkpoint failed", error)
             return
-        log.error("checkpoint failed, the journal keeps everything error=%s", error)
+        log.error("checkpoint failed, journal files are kept, will retry error=%s", error)
         self._pause_after(f"a checkpoint failed: {error}", error)
         if self.write_refusal is None and not self._reserve.held:
             self.write_refusal = _NO_RESERVE
         self._retry_compaction()
 
     def _pause_after(self, reason: str, error: BaseException) -> None:
-        """Pause, and take in no more than the budget until it has worked."""
+        """Pause before the next attempt, and refuse writes beyond the memory budget."""
         self._failed_at = perf_counter()
         full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
         self._last_failure = StoreUnwritable(reason, full=full)
@@ -359,12 +370,12 @@ class Checkpointer:
     def _hold_reserve(self) -> bool:
         if self._reserve.held or self._reserve.hold():
             return True
-        with suppress(OSError):  # then there is less room, which is looked at next
+        with suppress(OSError):  # `hold` finds out whether there is enough space
             drop_spares(self._journals)
         return self._reserve.hold()
 
     def evict_soon(self) -> None:
-        """Let go of streams that nobody uses: not now, since the caller may hold one."""
+        """Evict idle streams in a later turn of the loop: the caller may hold one."""
         if not self._evicting:
             self._evicting = True
             self._loop.call_soon(self._evict)
@@ -375,16 +386,20 @@ class Checkpointer:
             self.evict_soon()
 
     def _delete_segments(self, segments: list[int]) -> None:
-        """Delete segments: from here on nobody on the loop can look them up any more.
+        """Delete segments that the catalog no longer lists.
 
-        One that can't be deleted is tried again behind the next checkpoint, and at a start.
+        The next checkpoint, and a start, retry those that can't be deleted.
         """
         self._files.forget(segments)
         for number in segments:
             try:
                 segment_path(self._segments, number).unlink(missing_ok=True)
             except OSError as error:
-                log.error("a segment that is not needed stays for now error=%s", error)  # noqa: TRY400 - the error says it all
+                log.error(  # noqa: TRY400 - the stack adds nothing
+                    "could not delete an obsolete segment, will retry after the next checkpoint "
+                    "error=%s",
+                    error,
+                )
                 self._undeleted_segments.add(number)
             else:
                 self._undeleted_segments.discard(number)
@@ -395,7 +410,7 @@ class Checkpointer:
         return JournalWriter(self._journals, number, size, fill=fill, faults=self._faults)
 
     def _prepare(self, *, fill: bool) -> None:
-        """Have the next journal file made ready beside the loop."""
+        """Create the next journal file in the worker thread."""
         if self._next_journal is None and self._preparing is None and not self._closing:
             if not self._may_start():
                 return
@@ -407,10 +422,10 @@ class Checkpointer:
         self._preparing = None
         error = preparing.exception()
         if isinstance(error, SyncFailed):
-            # Its name may never get to the disk, whatever a second attempt says.
+            # Its name may never reach the disk, even if a second sync succeeds.
             self._commits.stop("the next journal file was not synced", error)
         elif error is not None:
-            log.error("no next journal file error=%s", error)
+            log.error("could not create the next journal file error=%s", error)
             self._pause_after(f"there is no next journal file: {error}", error)
         else:
             self._next_journal = preparing.result()

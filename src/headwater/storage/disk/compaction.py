@@ -1,15 +1,14 @@
-"""Compaction: few large segments instead of many small ones, and none that is mostly dead.
+"""Compaction: segments are merged or rewritten, so that few remain and most of their bytes live.
 
-Each checkpoint leaves one segment, and each stream that it touched gets one more extent. Segments
-of about the same size are merged once there are eight of them, which makes their streams
-contiguous; a byte is rewritten a few times in its life. A segment of which less than half is still
-needed is rewritten too.
+Each checkpoint adds one segment, and one extent to each stream that it touched. Eight segments of
+about the same size are merged, which makes their streams contiguous; a byte is rewritten a few
+times in its life. A segment of which less than half is live is rewritten too.
 
-It has a thread of its own, works a quarter of the time unless much is due, and may be called off:
-nothing counts before the catalog has it. What it writes stands beside what it replaces for a while,
-so it leaves half of the disk's free room to the appends, and takes what it needs beforehand: they
-can't use it up meanwhile. Once the disk is full and appends are refused, it may take all there is,
-the reserve too, and rewrites whatever frees something.
+Compaction has its own thread. It works a quarter of the time unless much is due, and can be
+cancelled at any point: nothing counts before the catalog lists it. Its output and its input exist
+side by side for a while. So a round uses at most half of the free disk space, and allocates what it
+needs beforehand, since appends could use it up meanwhile. Once the disk is full and appends are
+refused, a round may use all of the space, with the reserve, and rewrites whatever frees some.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ MERGE_AT: Final = 8
 _TIER: Final = 4
 _LARGE: Final = 256 * 1024 * 1024
 MAX_FILES: Final = 32
-"""Of one round: all of them are open at once, beside those that are read."""
+"""Segments of one round: all of them are open at once, besides those of readers."""
 _MAX_ROUND: Final = MERGE_AT * _LARGE
 _MAX_EXTENT: Final = 8 * 1024 * 1024
 _PIECE: Final = 1024 * 1024
@@ -52,11 +51,11 @@ _PAUSE: Final = 3.0
 _MAX_PAUSE_SECONDS: Final = 0.5
 
 
-def choose(segments: list[tuple[int, int, int]], room: int, most: int = MAX_FILES) -> list[int]:
-    """Pick segments to rewrite together, at most so many; none if all is well or none fits.
+def choose(segments: list[tuple[int, int, int]], free: int, most: int = MAX_FILES) -> list[int]:
+    """Return up to `most` segments to rewrite together; none if none is due or none fits.
 
-    There is one round for each checkpoint, so it has to take all that is due: one mostly dead
-    segment at a time would hold up the merges of all others.
+    A checkpoint starts one round, so a round takes all that is due: one sparse segment at a time
+    would delay the merges of all others.
     """
     sparse: list[tuple[int, int]] = []
     tiers: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -71,23 +70,23 @@ def choose(segments: list[tuple[int, int, int]], room: int, most: int = MAX_FILE
     for number, live in sparse + (crowded if len(crowded) >= MERGE_AT else []):
         if len(chosen) == most or (chosen and total + live > _MAX_ROUND):
             break
-        if total + live > room:
+        if total + live > free:
             continue  # a smaller one may fit
         chosen.append(number)
         total += live
-    # One alone would only be copied, unless that frees something.
+    # One segment alone would only be copied, unless that frees space.
     return [] if len(chosen) == 1 and chosen[0] not in dict(sparse) else chosen
 
 
 def choose_to_free(
-    segments: list[tuple[int, int, int]], room: int, most: int = MAX_FILES
+    segments: list[tuple[int, int, int]], free: int, most: int = MAX_FILES
 ) -> list[int]:
-    """Pick the segments that give back the most for the room that rewriting them takes."""
+    """Return the segments that free the most space for the space that a rewrite takes."""
     chosen: list[int] = []
     total = 0
     dead = [item for item in segments if item[2] < item[1]]
     for number, _, live in sorted(dead, key=lambda item: item[2] / item[1]):
-        if len(chosen) < most and total + live <= room:
+        if len(chosen) < most and total + live <= free:
             chosen.append(number)
             total += live
     return chosen
@@ -102,7 +101,7 @@ def _tier(size: int) -> int:
 
 
 class CompactionCancelled(Exception):
-    """The store closes: what was begun is dropped."""
+    """The store closes: the round is abandoned."""
 
 
 def compact(
@@ -114,7 +113,7 @@ def compact(
     pause: Callable[[], None] = lambda: None,
     faults: Faults = NO_FAULTS,
 ) -> list[int]:
-    """Rewrite what is needed of some segments, in a thread; gives the segments to delete."""
+    """Rewrite the live bytes of some segments, in a thread; return the segments to delete."""
     old = sorted(extent for number in numbers for extent in catalog.extents_in(number))
     files = {number: SegmentFile(segment_path(folder, number)) for number in numbers}
     writer = SegmentWriter(folder, segment, max_segment_bytes(old), faults)
@@ -136,7 +135,7 @@ def compact(
     try:
         unused = catalog.replace_segments(numbers, writer.extents, segment, size)
     except SyncFailed:
-        raise  # the catalog may turn out to have it, and then needs the segment
+        raise  # the commit may be on disk, and then needs the segment
     except BaseException:
         writer.abandon()
         raise
@@ -148,7 +147,7 @@ def compact(
 def _pieces(
     run: list[Extent], files: dict[int, SegmentFile], pause: Callable[[], None]
 ) -> Iterator[bytes]:
-    """Read a run of extents, checked, with little of it in memory at once."""
+    """Read and verify a run of extents piece by piece."""
     for extent in run:
         file = files[extent.segment]
         file.verify_header(extent)
@@ -159,7 +158,7 @@ def _pieces(
 
 
 class Compactor:
-    """Does a round now and then, one at a time, beside the checkpoints."""
+    """Runs compaction rounds, one at a time, beside the checkpoints."""
 
     def __init__(
         self,
@@ -172,9 +171,9 @@ class Compactor:
         max_files: int = MAX_FILES,
         faults: Faults = NO_FAULTS,
     ) -> None:
-        """Call `delete_segments` with segments to delete, and `stop` where the catalog is in doubt.
+        """Pass obsolete segments to `delete_segments`, a failed sync of the catalog to `stop`.
 
-        `emergency_bytes` gives what a full disk has left, or nothing while it is not full.
+        `emergency_bytes` returns the space that a full disk has left, or 0 while it is not full.
         """
         self._loop = asyncio.get_running_loop()
         self._folder = folder
@@ -191,13 +190,13 @@ class Compactor:
         self._damaged: set[int] = set()
 
     def begin(self, new_segment: Callable[[], int]) -> None:
-        """Look whether there is a round to do, unless one is under way; on the loop."""
+        """Start a round if one is due and none is running; called on the loop."""
         if not self._busy and not self._closing.is_set():
             self._busy = True
             self._worker.submit(self._round, new_segment())
 
     async def close(self) -> None:
-        """Call off what is under way, and wait for that."""
+        """Cancel the running round, and wait for its end."""
         self._closing.set()
         await self._loop.run_in_executor(None, self._worker.shutdown)
 
@@ -210,10 +209,10 @@ class Compactor:
         except SyncFailed as failure:
             self._loop.call_soon_threadsafe(self._stop, failure)
         except OSError as failure:
-            if failure.errno in DISK_FULL_ERRORS:  # the catalog's transaction takes some as well
-                log.info("compaction waits for room, all stays as it is")
+            if failure.errno in DISK_FULL_ERRORS:  # the catalog's transaction takes space too
+                log.info("compaction postponed: not enough disk space")
             else:
-                log.error("compaction failed, all stays as it is error=%s", failure)  # noqa: TRY400 - the error says it all
+                log.error("compaction failed, nothing was changed error=%s", failure)  # noqa: TRY400 - the stack adds nothing
         except Exception:
             log.exception("compaction failed")
         if not self._closing.is_set():
@@ -242,15 +241,15 @@ class Compactor:
         return []
 
     def _skip(self, file: str, error: Exception) -> None:
-        """Leave a damaged segment alone from here on: the next round does without it."""
+        """Exclude a damaged segment from all further rounds."""
         number = int(Path(file).stem)
-        # It may have been dropped by a checkpoint meanwhile: that is no damage.
+        # A checkpoint may have deleted it meanwhile: that is no damage.
         if number in {known for known, _, _ in self._catalog.segments()}:
             log.error("compaction skips a damaged segment number=%d error=%s", number, error)
             self._damaged.add(number)
 
     def _pause_for(self, share: float) -> Callable[[], None]:
-        """Make the pause between two steps: a multiple of the time that the last one took."""
+        """Return a function that pauses for a multiple of the time since its last call."""
         began = perf_counter()
 
         def pause() -> None:
@@ -264,7 +263,7 @@ class Compactor:
 
 
 def _runs(extents: list[Extent]) -> Iterator[list[Extent]]:
-    """Group extents that follow each other in one stream."""
+    """Group contiguous extents of one stream."""
     run: list[Extent] = []
     size = 0
     for extent in extents:

@@ -1,4 +1,4 @@
-"""Disk space: how much is free, and the reserve with which a full disk can be emptied."""
+"""Disk space: how much is free, and the reserve for deletions on a full disk."""
 
 import errno
 import os
@@ -8,21 +8,21 @@ from threading import Lock
 from typing import Final
 
 DISK_FULL_ERRORS: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.EDQUOT})
-"""Errors that more room would help against."""
+"""Errors that more disk space, or a higher limit on it, would fix."""
 
 
 def free_bytes(place: Path | int) -> int:
-    """Say how much room is left on the disk of a folder, or of an open file."""
+    """Return the free space on the disk of a folder or an open file."""
     disk = os.statvfs(place)
     return disk.f_bavail * disk.f_frsize
 
 
 class Reserve:
-    """Room kept back by the file `RESERVE`: a full disk can only be emptied with some of it.
+    """Disk space held in the file `RESERVE`, released to delete streams on a full disk.
 
-    A deletion is a record in the journal and a transaction of the catalog before it frees anything.
-    The loop, the thread of checkpoints and that of compactions use it: its lock keeps `held` and
-    the file in agreement.
+    A deletion writes a journal record and a catalog transaction before it frees anything. The loop
+    and the threads of checkpoints and compactions share the reserve: the lock keeps `held` and the
+    file consistent.
     """
 
     def __init__(self, folder: Path, size: int) -> None:
@@ -32,7 +32,7 @@ class Reserve:
         self.held = False
 
     def hold(self) -> bool:
-        """Take the room, if there is so much; return whether it is held."""
+        """Allocate the reserve if the disk has the space; return whether it is held."""
         with self._lock:
             try:
                 fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -46,20 +46,20 @@ class Reserve:
                 self.held = True
             return self.held
 
-    def lend(self) -> None:
-        """Give the room, if there is hardly any other; it has to be held again."""
+    def release_if_full(self) -> None:
+        """Release the reserve if the disk has less free space than that."""
         if free_bytes(self._path.parent) < self._size:
             self.release()
 
     def release(self) -> bool:
-        """Free the room for the caller; return whether it was held."""
+        """Free the space for the caller; return whether it was held."""
         with self._lock:
             was_held = self.held
             self._remove()
             return was_held
 
     def _remove(self) -> None:
-        """Remove the file; the lock is held."""
+        """Remove the file, with the lock held."""
         self.held = False
-        with suppress(OSError):  # then the room stays taken, and the caller's write fails
+        with suppress(OSError):  # the space stays allocated, and the caller's write fails
             self._path.unlink(missing_ok=True)

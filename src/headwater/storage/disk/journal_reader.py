@@ -1,7 +1,13 @@
-"""Reading journal files, whole or not.
+"""Reading journal files, intact or damaged.
 
-A batch that is not whole was never acknowledged if no whole one follows it: it is torn, and cut
-off. If one does follow, the batch had been synced, and is damaged.
+An incomplete batch with no intact batch after it is torn: it was never acknowledged. With an intact
+batch after it, it had been synced, and is damaged.
+
+In a damaged part, records are found by their checksums, which start from the seed of their file:
+data of an append, or the remains of an older file, that only look like a record are not mistaken
+for one. Clients choose their data, so any number of positions may look like the start of a long
+record. So a long checksum is not computed for each of them, but combined from two: those of
+everything up to the start and up to the end of the record.
 """
 
 import os
@@ -37,15 +43,15 @@ from headwater.storage.disk.records import (
 )
 
 _SEARCHED: Final = 1 << 20
-"""So far behind a lost header a record is looked for: each start looks through what is left of an
-older file, and all of it takes more than a second."""
+"""How far after a lost batch header records are searched: every start searches the remains of an
+older file, and all of it would take more than a second."""
 
 _BATCH_MARK: Final = re.compile(rb"BTCH(?=.{8}[\x00-\x0f]\x00{3})", re.DOTALL)
-"""With a sequence below 2^36: clients may have written the magic alone as often as it fits."""
+"""A batch header with a sequence below 2^36: client data may contain any number of magics."""
 
 
 class JournalEntry(NamedTuple):
-    """A record where it stands in a journal file."""
+    """A record and its position in a journal file."""
 
     position: int
     body: bytes
@@ -56,24 +62,24 @@ class JournalEntry(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A place in a journal file that does not hold what its checksum says."""
+    """A part of a journal file that fails its checksum."""
 
     position: int
     end: int
-    """Where what can be read begins again, or the end of the file."""
+    """The next readable position, or the end of the file."""
     torn: bool
-    """Nothing whole follows: this is a batch whose write never finished."""
+    """Nothing intact follows in this file: the batch may be an unfinished write."""
 
 
 def check_header(path: Path) -> None:
-    """Refuse a file that is not a journal, or one of a newer version."""
+    """Refuse a file that is no journal file, or has a newer version."""
     number = _number_in_header(path)
     if number != int(path.stem):
         raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
 
 
 def is_unused(path: Path) -> bool:
-    """Tell a file that was being made ready when the process died: its header is not its own."""
+    """Return whether a file was being prepared when the process died: its header is not its own."""
     try:
         number = _number_in_header(path)
     except StoreDamaged:
@@ -106,9 +112,9 @@ def seed_of(path: Path) -> int | None:
 
 
 def read_journal(path: Path) -> Iterator[JournalEntry | Damage]:
-    """Read a file from the start: whole records, and the places between them that are none.
+    """Read a file from the start: yield intact records, and the damaged parts between them.
 
-    Records of a torn batch are not given, even those that are whole.
+    Records of a torn batch are skipped, even intact ones.
     """
     seed = seed_of(path)
     with path.open("rb") as file:
@@ -124,12 +130,12 @@ def read_journal(path: Path) -> Iterator[JournalEntry | Damage]:
             if length is None:
                 following = _next_batch(fd, position + 1, size, seed, sequence)
                 if following is None:
-                    # Zeros, or what is left of an older file, unless a record of this one is there.
+                    # Zeros, or the remains of an older file, unless it has a record of this one.
                     rest = _rest(fd, position, size)
                     if any(True for _ in find_records(rest, seed, until=_SEARCHED)):
                         yield Damage(position, size, torn=True)
                     return
-                yield from _salvaged(_read(fd, position, following[0]), position, seed)
+                yield from _salvage_part(_read(fd, position, following[0]), position, seed)
                 position, sequence = following
                 continue
             position += BATCH_HEADER
@@ -139,17 +145,17 @@ def read_journal(path: Path) -> Iterator[JournalEntry | Damage]:
 
 
 def salvage(path: Path, damage: Damage) -> Iterator[JournalEntry | Damage]:
-    """Read a damaged part of a file: the whole records in it, and what is between them."""
+    """Read a damaged part of a file: yield the intact records, and the damage between them."""
     seed = seed_of(path)
     if seed is None:
         yield damage
         return
     with path.open("rb") as file:
         part = _read(file.fileno(), damage.position, damage.end)
-    yield from _salvaged(part, damage.position, seed)
+    yield from _salvage_part(part, damage.position, seed)
 
 
-def _salvaged(part: bytes, position: int, seed: int) -> Iterator[JournalEntry | Damage]:
+def _salvage_part(part: bytes, position: int, seed: int) -> Iterator[JournalEntry | Damage]:
     at = 0
     for start, body in find_records(part, seed):
         entry = JournalEntry(position + start, body)
@@ -179,13 +185,13 @@ def _records(
     elif _next_batch(fd, position, size, seed, sequence + 1) is None:
         yield Damage(position - BATCH_HEADER, size, torn=True)
     else:
-        # How long a damaged record is can't be known: its length may be what is damaged.
+        # The length of a damaged record is unknown: its length field may be the damaged part.
         yield from found
-        yield from _salvaged(batch[at:], position + at, seed)
+        yield from _salvage_part(batch[at:], position + at, seed)
 
 
 def _read(fd: int, position: int, end: int) -> bytes:
-    """Read a part of a file, or less of it at the file's end; one call gives 2 GiB at most."""
+    """Read a part of a file, up to its end; one `pread` returns 2 GiB at most."""
     pieces = []
     while position < end and (piece := os.pread(fd, end - position, position)):
         pieces.append(piece)
@@ -194,7 +200,7 @@ def _read(fd: int, position: int, end: int) -> bytes:
 
 
 def _rest(fd: int, position: int, size: int) -> bytes:
-    """Read a file to its end, without the zeros that it was filled with."""
+    """Read a file to its end, without trailing prefilled zeros."""
     pieces = [_read(fd, at, min(at + len(ZEROS), size)) for at in range(position, size, len(ZEROS))]
     while pieces and pieces[-1] == ZEROS[: len(pieces[-1])]:
         pieces.pop()
@@ -202,13 +208,13 @@ def _rest(fd: int, position: int, size: int) -> bytes:
 
 
 def _batch_at(fd: int, position: int, seed: int, least: int) -> int | None:
-    """Give the length of the batch that begins here, if one does that is not too old."""
+    """Return the length of the batch at a position, or None; older sequences don't count."""
     found = _batch_in(os.pread(fd, BATCH_HEADER, position), 0, seed, least)
     return None if found is None else found[0]
 
 
 def _batch_in(part: bytes, at: int, seed: int, least: int) -> tuple[int, int] | None:
-    """Give length and sequence of the batch that begins here, if one does that is not too old."""
+    """Return length and sequence of the batch at an index, or None; see `_batch_at`."""
     if len(part) < at + BATCH_HEADER:
         return None
     magic, length, sequence = BATCH.unpack_from(part, at)
@@ -219,7 +225,7 @@ def _batch_in(part: bytes, at: int, seed: int, least: int) -> tuple[int, int] | 
 
 
 def _next_batch(fd: int, position: int, size: int, seed: int, least: int) -> tuple[int, int] | None:
-    """Look for a whole batch header further on: its position and its sequence."""
+    """Find the next intact batch header; return its position and sequence."""
     window = 1 << 20
     while position < size:
         piece = os.pread(fd, window + BATCH_HEADER, position)
@@ -232,7 +238,7 @@ def _next_batch(fd: int, position: int, size: int, seed: int, least: int) -> tup
 
 
 def _record_in(batch: bytes, at: int, seed: int) -> bytes | None:
-    """Give the body of the record that begins here, if it is whole."""
+    """Return the body of the record at an index, or None if it is not intact."""
     first = at + HEADER.size
     if first > len(batch):
         return None
@@ -243,22 +249,16 @@ def _record_in(batch: bytes, at: int, seed: int) -> bytes | None:
     return body if len(body) == length and crc32(body, seed) == crc else None
 
 
-# Finding whole records among bytes that are not all what they should be.
-#
-# A record is known by its checksum, which starts from the seed of its file: what only looks like
-# one, in the data of an append or in what is left of an older file, is not taken for it. Clients
-# choose their data, and any number of places in it may look like the beginning of a long record.
-# So a long checksum is not computed over each of them, but put together from two: those of
-# everything up to where the record begins, and up to where it ends.
+# Searching damaged bytes for records
 
-# A kind that there is, and a stream number below 2^56.
 _MARK: Final = re.compile(rb"[\x01-\x04](?=.{7}\x00)", re.DOTALL)
+"""The start of a record body: a known kind, and a stream number below 2^56."""
 _SHORT: Final = 16 * 1024
 _STEP: Final = 4096
 
 
 def find_records(part: bytes, seed: int, until: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Give the records that are whole, and where they begin: anywhere, or up to a position."""
+    """Yield position and body of each intact record, anywhere or up to a position."""
     sums = _PrefixChecksums(part)
     last = len(part) if until is None else until + HEADER.size
     match = _MARK.search(part, HEADER.size)
@@ -271,7 +271,7 @@ def find_records(part: bytes, seed: int, until: int | None = None) -> Iterator[t
         following = first + 1
         if MIN_LENGTH <= length < MAX_LENGTH and end <= len(part):
             if length > _SHORT:
-                found = crc32_combine(seed ^ sums.upto(first), sums.upto(end), length)
+                found = crc32_combine(seed ^ sums.up_to(first), sums.up_to(end), length)
             else:
                 found = crc32(part[first:end], seed)
             if found == crc:
@@ -281,32 +281,30 @@ def find_records(part: bytes, seed: int, until: int | None = None) -> Iterator[t
 
 
 class _PrefixChecksums:
-    """Checksums of everything up to a position; those of some positions are kept."""
+    """Checksums of the bytes up to any position, computed from those at fixed steps."""
 
     def __init__(self, part: bytes) -> None:
         self._part = memoryview(part)
-        self._kept = [0]
+        self._at_steps = [0]
 
-    def upto(self, end: int) -> int:
+    def up_to(self, end: int) -> int:
         whole = end // _STEP
-        while len(self._kept) <= whole:
-            at = (len(self._kept) - 1) * _STEP
-            self._kept.append(crc32(self._part[at : at + _STEP], self._kept[-1]))
-        return crc32(self._part[whole * _STEP : end], self._kept[whole])
+        while len(self._at_steps) <= whole:
+            at = (len(self._at_steps) - 1) * _STEP
+            self._at_steps.append(crc32(self._part[at : at + _STEP], self._at_steps[-1]))
+        return crc32(self._part[whole * _STEP : end], self._at_steps[whole])
 
 
-_BATCH_START: Final = b"BTCH"
-_MOST_NAMED: Final = 5
+# Journal files in order, and the streams that damage affects
+
+_MAX_DESCRIBED: Final = 5
 _MAX_STREAM: Final = 2**56
-"""No stream has such a number; SQLite takes none that is much larger."""
+"""Stream numbers are smaller; SQLite accepts none that is much larger."""
 _KINDS: Final = (CREATE, APPEND, DELETE, KEEP)
 
 
-# Journals
-
-
 class Torn(NamedTuple):
-    """A write that never finished, at the very end of the journal: the next start cuts it off."""
+    """An unfinished write at the end of the whole journal: the next start cuts it off."""
 
     position: int
 
@@ -328,27 +326,27 @@ def read_journals(files: list[Path]) -> Iterator[tuple[Path, JournalEntry | Dama
 
 
 def has_records(path: Path) -> bool:
-    """Tell whether a journal file holds a whole record."""
+    """Return whether a journal file has an intact record."""
     return not is_unused(path) and any(
         isinstance(item, JournalEntry) for item in read_journal(path)
     )
 
 
-class Owners(NamedTuple):
-    """Whose the records in a damaged place were, by their own headers, which may be damaged too."""
+class DamageOwners(NamedTuple):
+    """The streams of a damaged part, by the record headers in it, which may be damaged too."""
 
     streams: list[int]
     complete: bool
-    """The headers account for all of the place."""
+    """Whether the record headers account for the whole part."""
 
 
-def find_owners(path: Path, damage: Damage) -> Owners:
-    """Go from header to header through a damaged place, as far as their lengths lead."""
+def find_owners(path: Path, damage: Damage) -> DamageOwners:
+    """Read the record headers of a damaged part, as far as their lengths lead."""
     found: list[int] = []
     at = damage.position
     with path.open("rb") as file:
         fd = file.fileno()
-        if os.pread(fd, len(_BATCH_START), at) == _BATCH_START or damage.end - at == BATCH_HEADER:
+        if os.pread(fd, len(BATCH_MAGIC), at) == BATCH_MAGIC or damage.end - at == BATCH_HEADER:
             at += BATCH_HEADER
         while at < damage.end:
             head = os.pread(fd, HEADER.size + MIN_LENGTH, at)
@@ -361,11 +359,11 @@ def find_owners(path: Path, damage: Damage) -> Owners:
                 found.append(number)
             length, _ = HEADER.unpack_from(head)
             at += HEADER.size + length
-    return Owners(found, complete=at == damage.end)
+    return DamageOwners(found, complete=at == damage.end)
 
 
 class NamedStream(NamedTuple):
-    """A stream by its number, and by its path where that is known."""
+    """The number of a stream, and its path if known."""
 
     stream: int
     path: str | None
@@ -375,8 +373,8 @@ class NamedStream(NamedTuple):
 
 
 def describe_streams(*streams: NamedStream) -> str:
-    """Name the streams that something is about: a few of them, and how many more there are."""
-    names = [str(stream) for stream in streams[:_MOST_NAMED]]
+    """Return a suffix that lists the first few streams, and how many more there are."""
+    names = [str(stream) for stream in streams[:_MAX_DESCRIBED]]
     if len(streams) > len(names):
         names.append(f"and {len(streams) - len(names)} more")
     return f" ({'; '.join(names)})" if names else ""

@@ -1,4 +1,4 @@
-"""Figures of the engine, kept as it runs."""
+"""Metrics of the engine, collected in memory."""
 
 import json
 from copy import deepcopy
@@ -8,7 +8,7 @@ _BOUNDS: Final[tuple[float, ...]] = tuple(0.0001 * 2.0**power for power in range
 
 
 class Histogram:
-    """Durations by powers of two, from 0.1 ms up."""
+    """A histogram of durations, with buckets that double from 0.1 ms on."""
 
     __slots__ = ("count", "counts", "largest", "total")
 
@@ -28,7 +28,7 @@ class Histogram:
         self.largest = max(self.largest, seconds)
 
     def quantile(self, part: float) -> float:
-        """Give the bound under which a part of all durations lies."""
+        """Return an upper bound for a quantile of the durations."""
         wanted = part * self.count
         seen = 0
         for bound, count in zip((*_BOUNDS, self.largest), self.counts, strict=True):
@@ -48,7 +48,7 @@ class Histogram:
 
 
 class EngineMetrics:
-    """What the engine did since it was opened."""
+    """Counters and histograms since the store was opened."""
 
     __slots__ = (
         "batch_operations",
@@ -78,18 +78,18 @@ class EngineMetrics:
         self.checkpoint_seconds = Histogram()
 
     def snapshot(self) -> dict[str, object]:
-        """Give all figures as plain values."""
-        figures: dict[str, object] = {}
+        """Return all metrics as plain values."""
+        values: dict[str, object] = {}
         for name in self.__slots__:
             value = getattr(self, name)
-            figures[name] = value.summary() if isinstance(value, Histogram) else value
-        figures["operations_per_batch"] = (
+            values[name] = value.summary() if isinstance(value, Histogram) else value
+        values["operations_per_batch"] = (
             self.batch_operations / self.batches if self.batches else 0.0
         )
-        return figures
+        return values
 
     def with_checkpoint(self, segment_bytes: int, seconds: float) -> "EngineMetrics":
-        """Give the metrics as they are once a checkpoint under way, which keeps them, is done."""
+        """Return the metrics after the running checkpoint, which stores them, has succeeded."""
         later = deepcopy(self)
         later.segment_bytes += segment_bytes
         later.checkpoints += 1

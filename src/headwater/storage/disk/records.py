@@ -1,16 +1,17 @@
-"""Records of the journal: what one request changed, all of it or nothing.
+"""Journal records: the complete effect of one request.
 
     length u32 | crc u32 | kind u8 | stream u64 | payload
 
-All numbers are little-endian; the journal adds length and checksum, which is its own. Payloads:
+All numbers are little-endian. The journal adds length and checksum, which starts from its own seed.
+Payloads:
 
     CREATE   meta length u32 | meta (msgpack) | first bytes
     APPEND   start u64 | time f64 | extras length u32 | extras (msgpack) | bytes
     DELETE   time f64
-    KEEP     documents (msgpack): key to value, nil for one that is gone; its stream is 0
+    KEEP     documents (msgpack): key to value, nil for a deleted one; the stream is 0
 
-`start` is where the bytes belong in their stream. A record that is replayed over a state which has
-them already changes nothing.
+`start` is the position of the bytes in their stream. A record that is replayed over a state that
+already has its bytes changes nothing.
 """
 
 from collections.abc import Mapping
@@ -33,12 +34,12 @@ _META: Final = Layout("<BQI")
 _DELETE: Final = Layout("<BQd")
 MIN_LENGTH: Final = _PREFIX.size
 MAX_LENGTH: Final = 2**31
-"""A record is shorter than this."""
+"""Every record is shorter than this."""
 _SPLIT_BYTES: Final = 8 * 1024
 
 
 class CreateMeta(msgspec.Struct, array_like=True, frozen=True):
-    """Everything about a new stream but its bytes."""
+    """The configuration of a new stream, and its fork point."""
 
     path: str
     content_type: str
@@ -67,7 +68,7 @@ def create_meta(path: str, new: NewStream, source: int, now: float) -> CreateMet
 
 
 class AppendExtras(msgspec.Struct, array_like=True, frozen=True):
-    """What an append changes besides the bytes; most change nothing."""
+    """What an append changes besides the bytes; most appends change nothing else."""
 
     close: bool = False
     seq: str | None = None
@@ -75,7 +76,7 @@ class AppendExtras(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CreateRecord(msgspec.Struct, frozen=True):
-    """A stream came to be."""
+    """A stream was created."""
 
     stream: int
     meta: CreateMeta
@@ -83,7 +84,7 @@ class CreateRecord(msgspec.Struct, frozen=True):
 
 
 class AppendRecord(msgspec.Struct, frozen=True):
-    """A stream grew, was closed, or both."""
+    """Bytes were appended to a stream, it was closed, or both."""
 
     stream: int
     start: int
@@ -93,17 +94,17 @@ class AppendRecord(msgspec.Struct, frozen=True):
 
 
 class DeleteRecord(msgspec.Struct, frozen=True):
-    """A stream was deleted, by a client or by its expiry."""
+    """A stream was deleted by a client, or expired."""
 
     stream: int
     now: float
 
 
 class KeepRecord(msgspec.Struct, frozen=True):
-    """Documents were kept or dropped, all of them at once."""
+    """Documents were written or deleted, all of them together."""
 
     stream: int
-    """None, so 0."""
+    """Always 0: documents belong to no stream."""
     documents: dict[str, bytes | None]
 
 
@@ -117,13 +118,13 @@ NOTHING_ELSE: Final = AppendExtras()
 
 
 class DamagedRecord(ValueError):
-    """The bytes are not a record, although their checksum holds."""
+    """The checksum is right, but the bytes are not a valid record."""
 
 
 def encode_append(
     stream: int, start: int, now: float, extras: AppendExtras, data: bytes
 ) -> list[bytes]:
-    """Write an append as one part or two; large data is not copied."""
+    """Encode an append in one part, or in two so that large data is not copied."""
     if extras is NOTHING_ELSE:
         head = _APPEND.pack(APPEND, stream, start, now, 0)
     else:
@@ -133,18 +134,18 @@ def encode_append(
 
 
 def encode_create(stream: int, meta: CreateMeta, data: bytes) -> list[bytes]:
-    """Write a creation as one part or two."""
+    """Encode a creation in one part or two."""
     encoded = _encode(meta)
     return _parts(_META.pack(CREATE, stream, len(encoded)) + encoded, data)
 
 
 def encode_delete(stream: int, now: float) -> list[bytes]:
-    """Write a deletion."""
+    """Encode a deletion."""
     return [_DELETE.pack(DELETE, stream, now)]
 
 
 def encode_keep(documents: Mapping[str, bytes | None]) -> list[bytes]:
-    """Write documents."""
+    """Encode a change of documents."""
     return [_PREFIX.pack(KEEP, 0) + _encode(documents)]
 
 
@@ -153,7 +154,7 @@ def _parts(head: bytes, data: bytes) -> list[bytes]:
 
 
 def decode(body: bytes) -> Record:
-    """Read a record from what its header announced and its checksum confirmed."""
+    """Decode the body of a record, whose checksum was verified."""
     kind = body[0]
     try:
         if kind == APPEND:
@@ -176,6 +177,6 @@ def decode(body: bytes) -> Record:
 
 
 def stream_of(body: bytes) -> int:
-    """Give the stream that a record is about, whatever its kind."""
+    """Return the number of the stream that a record belongs to."""
     number: int = _PREFIX.unpack_from(body)[1]
     return number

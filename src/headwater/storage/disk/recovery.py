@@ -1,11 +1,11 @@
-"""Recovery: the journal replayed over the catalog.
+"""Recovery: replay the journal over the catalog.
 
-A write that never finished leaves a torn batch behind the last whole one, with nothing whole after
-it: it was never acknowledged, and is cut off. Anything else that is not a record is damage, and the
-store does not start over it.
+An unfinished write leaves a torn batch at the end, with no intact record after it. It was never
+acknowledged, and is cut off. Anything else that is not a record is damage, and the store refuses to
+start.
 
-What is replayed may be in the system's memory only: the process before may have died before it was
-synced. It is made durable before anyone sees it (docs/decisions/0047).
+The replayed records may exist in the page cache only, since the last process may have died before
+it synced them. They are made durable before a reader sees them (docs/decisions/0047).
 """
 
 import logging
@@ -63,7 +63,7 @@ def recover(
     durable: bool,
     faults: Faults = NO_FAULTS,
 ) -> int:
-    """Bring the registry to the last acknowledged state; gives the number for a new journal."""
+    """Bring the registry to the last acknowledged state; return the number of the next journal."""
     faults.reach("recovery-started")
     started = perf_counter()
     first = int(catalog.meta("journal_from"))
@@ -79,14 +79,14 @@ def recover(
             make_durable(path, end, faults)
         sync_directory(journals, faults)
     try:
-        retire(journals, first)  # a checkpoint may have saved them, and died before it could
+        retire(journals, first)  # the process may have died after a checkpoint, before it did this
     except OSError as error:
-        log.warning("journal files that are not needed stay for now error=%s", error)
+        log.warning("could not delete obsolete journal files error=%s", error)
     faults.reach("recovery-retired")
     _delete_orphans(segments, known)
     faults.reach("recovery-cleaned")
-    # Files at the end that hold nothing were made ready and never needed. The first of them stays
-    # and is written over: a start that finds no file at all would take it for lost.
+    # Empty files at the end were prepared but never used. The first of them stays and is
+    # overwritten: a start that finds no journal file at all would report it as missing.
     number = first + len(files)
     while number > first and journal_path(journals, number - 1) not in ends:
         number -= 1
@@ -96,21 +96,21 @@ def recover(
     metrics.recovery_seconds = perf_counter() - started
     if replay.records:
         log.info("recovered records=%d seconds=%.3f", replay.records, metrics.recovery_seconds)
-        # Told by `headwater info`; where it can't be kept, that is no reason not to start.
+        # `headwater info` shows these metrics; a failure to store them must not prevent the start.
         with suppress(CatalogFailed, sqlite3.DatabaseError):
             catalog.put("metrics", metrics.dump())
     return number
 
 
 def _replay(files: list[Path], replay: "Replay", faults: Faults) -> dict[Path, int]:
-    """Apply what journal files hold; gives where the last record of each ends."""
+    """Apply the records of journal files; return the end of the last record in each."""
     ends: dict[Path, int] = {}
     used = [path for path in files if not is_unused(path)]
     for path in used:
         check_header(path)
     for path, item in read_journals(used):
         if isinstance(item, Damage):
-            reason = "a record there does not hold what its checksum says"
+            reason = "a record does not match its checksum"
             lost = replay.describe(find_owners(path, item).streams)
             raise StoreDamaged(str(path), item.position, reason + lost)
         if isinstance(item, Torn):
@@ -137,14 +137,14 @@ def _check_complete(journals: Path, numbers: list[int], first: int, registry: Re
 
 
 def _cut(path: Path, position: int, faults: Faults) -> None:
-    """Cut a file for good: a torn batch must not come back when later files have records."""
+    """Truncate a file durably: a torn batch must not reappear once later files have records."""
     with path.open("rb+") as file:
         file.truncate(position)
         sync(file.fileno(), path, faults)
 
 
 def _refuse_newer(segments: Path, known: set[int]) -> None:
-    """Refuse segments of a newer version; one that can't be read stops no start."""
+    """Refuse segments of a newer version; an unreadable segment does not prevent a start."""
     for number in known:
         path = segment_path(segments, number)
         with suppress(StoreDamaged, OSError), path.open("rb") as file:
@@ -152,13 +152,13 @@ def _refuse_newer(segments: Path, known: set[int]) -> None:
 
 
 def _delete_orphans(segments: Path, known: set[int]) -> None:
-    """Delete segments that a checkpoint wrote, or no longer needed, when the process died."""
+    """Delete the segments of unfinished checkpoints and compactions, and obsolete ones."""
     for number in segment_numbers(segments):
         if number not in known:
             try:
                 segment_path(segments, number).unlink()
             except OSError as error:
-                log.warning("a segment that is not needed stays for now error=%s", error)
+                log.warning("could not delete an obsolete segment error=%s", error)
 
 
 class Replay:
@@ -170,7 +170,7 @@ class Replay:
         self.records = 0
 
     def apply(self, record: Record) -> None:
-        """Apply one record; one whose effect is there already changes nothing."""
+        """Apply one record; a record that the catalog already has changes nothing."""
         self.records += 1
         registry = self._registry
         if isinstance(record, CreateRecord):
@@ -186,7 +186,7 @@ class Replay:
             return
         found = registry.by_number(record.stream)
         if found is None:
-            raise DamagedRecord("it belongs to a stream that is not known")
+            raise DamagedRecord("it belongs to an unknown stream")
         if isinstance(record, DeleteRecord):
             if not found.deleted:
                 registry.deleted(found)
@@ -203,7 +203,7 @@ class Replay:
         self._touched[stream.number] = stream
 
     def describe(self, streams: Iterable[int]) -> str:
-        """Name streams, by what the catalog and the journal up to here know."""
+        """Describe streams with the paths that the catalog and the journal so far provide."""
         numbers = [number for number in dict.fromkeys(streams) if number]
         return describe_streams(*(NamedStream(number, self._path(number)) for number in numbers))
 
@@ -212,34 +212,31 @@ class Replay:
         return None if stream is None else stream.path
 
     def finish(self) -> None:
-        """Let the streams go on from where the journal ends."""
+        """Continue all streams from the end of the journal."""
         for stream in self._touched.values():
             self._registry.replayed(stream)
         self._registry.changed.clear()
 
 
-# How many streams there are: those of the catalog, and what the journal behind it says.
-
-
 class StreamCount:
-    """Counts the streams that are not deleted as the journal goes on."""
+    """Counts the live streams of the catalog and of the journal after it."""
 
     def __init__(self, db: sqlite3.Connection | None) -> None:
         self._db = db
-        self._made: set[int] = set()
-        self._gone: set[int] = set()
+        self._created: set[int] = set()
+        self._deleted: set[int] = set()
 
     def follow(self, body: bytes) -> None:
-        """Go on by one record; what the catalog has already changes nothing."""
+        """Count one record; a record that the catalog already has changes nothing."""
         number = stream_of(body)
-        if body[0] == CREATE and self._living(number) is None:
-            self._made.add(number)
+        if body[0] == CREATE and self._is_live(number) is None:
+            self._created.add(number)
         elif body[0] == DELETE:
-            self._made.discard(number)
-            if self._living(number):
-                self._gone.add(number)
+            self._created.discard(number)
+            if self._is_live(number):
+                self._deleted.add(number)
 
-    def _living(self, number: int) -> bool | None:
+    def _is_live(self, number: int) -> bool | None:
         if self._db is None:
             return None
         query = "SELECT NOT deleted FROM streams WHERE id = ?"
@@ -252,4 +249,4 @@ class StreamCount:
         if self._db is not None:
             query = "SELECT count(*) FROM streams WHERE NOT deleted"
             known = int(self._db.execute(query).fetchone()[0])
-        return known + len(self._made) - len(self._gone)
+        return known + len(self._created) - len(self._deleted)

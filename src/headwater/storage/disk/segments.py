@@ -1,12 +1,21 @@
-"""Segment files: `segments/<number>.seg`, written once by a checkpoint, never changed.
+"""Segment files: `segments/<number>.seg`, written once and never changed.
 
-    magic "HWSEGMNT" | version u32 | reserved u32 | number u64 | crc u32     then extents:
-    magic "EXTN" | stream u64 | start u64 | length u64 | crc u32 | bytes | a crc u32 per 256 KiB
+    file    the header of `data_directory` with magic "HWSEGMNT", then extents
+    extent  magic "EXTN" | stream u64 | start u64 | length u64 | crc u32 | bytes | crc u32 per block
 
-An extent is a run of bytes of one stream; `start` is where it belongs there. The catalog knows
-where each extent lies; the extents' own headers let a repair find them without it. Blocks are
-checked against their CRC-32 the first time that they are read, so a file is read even where its own
-header is damaged.
+An extent is a run of bytes of one stream, and `start` its position there; a block is 256 KiB of it.
+The catalog lists the position of each extent in its file; the extents' own headers let a repair
+find them without the catalog. A block is verified against its CRC-32 the first time that it is
+read, so extents are readable even if the header of the file is damaged.
+
+`SegmentWriter` writes a file past the page cache (`DirectFile`). A segment is written once, by a
+thread that shares its core with the loop, and few of its bytes are read soon. Through the page
+cache each byte would be copied into a page that has to be found first, and all of them would wait
+for one sync, which delays the journal's syncs. Direct writes take a third of the processor time and
+reach the disk little by little.
+
+`SegmentFile` and `SegmentFiles` serve readers. `OpenSegment` serves the offline commands, which
+have to read damaged files.
 """
 
 import errno
@@ -47,13 +56,13 @@ _CRC: Final = Layout("<I")
 START: Final = HEADER_BYTES
 EXTENT_HEADER: Final = _EXTENT.size + _CRC.size
 MAX_CHECKED_BLOCKS: Final = 1 << 12
-"""Blocks of one file: a gigabyte of long extents, and a quarter of a megabyte to remember."""
+"""Verified blocks to remember per file: 1 GiB of long extents, in 256 KiB of memory."""
 _UNREADABLE: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
-"""What a disk or its file system answers for bytes that it has lost."""
+"""Errors by which a disk or a file system reports lost bytes."""
 
 
 class Extent(NamedTuple):
-    """A run of a stream's bytes, and where it lies."""
+    """A run of a stream's bytes, and its position in a segment."""
 
     stream: int
     start: int
@@ -67,28 +76,28 @@ class Extent(NamedTuple):
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Name a segment file."""
+    """Return the path of a segment file."""
     return folder / f"{number:016d}.seg"
 
 
 def segment_numbers(folder: Path) -> list[int]:
-    """List the segment files that there are, oldest first; files of others are left alone."""
+    """List the segment files, oldest first; files with other names are ignored."""
     return sorted(int(path.stem) for path in folder.glob(f"{NUMBER}.seg"))
 
 
 class SegmentWriter:
-    """Writes one segment; it counts only once `finish` has returned."""
+    """Writes one segment, which is durable once `finish` has returned."""
 
     def __init__(
-        self, folder: Path, number: int, room: int = 0, faults: Faults = NO_FAULTS
+        self, folder: Path, number: int, reserved: int = 0, faults: Faults = NO_FAULTS
     ) -> None:
-        """Begin a file, for which so much room is taken at once: it can't run out on the way."""
+        """Create a file with `reserved` bytes of disk space, so that the disk can't fill up."""
         self._folder = folder
         self._faults = faults
         self.number = number
         self.path = segment_path(folder, number)
         self.extents: list[Extent] = []
-        self._file = DirectFile(self.path, room)
+        self._file = DirectFile(self.path, reserved)
         self._file.write(FileHeader(MAGIC, VERSION, 0, number).encode())
         self.size = START
 
@@ -98,12 +107,12 @@ class SegmentWriter:
         if length > BLOCK:
             self.add_long(stream, start, length, buffers)
             return
-        data = b"".join(buffers)  # there are many short ones: one write is far less work
+        data = b"".join(buffers)  # most extents are short: one write is much cheaper
         self._file.write(extent_header(stream, start, length) + data + _CRC.pack(crc32(data)))
         self._added(stream, start, length)
 
     def add_long(self, stream: int, start: int, length: int, pieces: Iterable[Buffer]) -> None:
-        """Append an extent whose bytes come piece by piece, so many in all."""
+        """Append an extent whose `length` bytes come in pieces."""
         self._file.write(extent_header(stream, start, length))
         sums = bytearray()
         for block in _blocks(pieces):
@@ -126,7 +135,7 @@ class SegmentWriter:
         sync_directory(self._folder, self._faults)
 
     def abandon(self) -> None:
-        """Give up: what was written is of no use."""
+        """Delete the unfinished file."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
@@ -134,27 +143,27 @@ class SegmentWriter:
 def _blocks(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
     """Divide buffers into blocks, each a list of views."""
     block: list[Buffer] = []
-    room = BLOCK
+    missing = BLOCK
     for buffer in buffers:
-        if len(buffer) < room:
+        if len(buffer) < missing:
             block.append(buffer)
-            room -= len(buffer)
+            missing -= len(buffer)
             continue
         view = memoryview(buffer)
-        while len(view) >= room:
-            block.append(view[:room])
-            view = view[room:]
+        while len(view) >= missing:
+            block.append(view[:missing])
+            view = view[missing:]
             yield block
-            block, room = [], BLOCK
+            block, missing = [], BLOCK
         if view:
             block.append(view)
-            room -= len(view)
+            missing -= len(view)
     if block:
         yield block
 
 
 class SegmentFile:
-    """A segment that is open for reading; closed when nobody refers to it any more."""
+    """A segment that is open for reading, and closed with its last reference."""
 
     __slots__ = ("__weakref__", "_has_header", "_max_verified", "_verified", "fd", "path")
 
@@ -164,18 +173,18 @@ class SegmentFile:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._verified: set[int] = set()
         self._has_header = self._check_header()
-        """Otherwise each extent has to say itself that it is the one that is looked for."""
+        """If the file header is damaged, the header of each extent is verified as well."""
 
     def _check_header(self) -> bool:
         try:
             check_header(self.path, os.pread(self.fd, START, 0))
         except StoreDamaged as damage:
-            log.error("damaged file=%s position=0 %s", damage.file, damage.reason)  # noqa: TRY400 - the error says it all
+            log.error("damaged file=%s position=0 %s", damage.file, damage.reason)  # noqa: TRY400 - the stack adds nothing
             return False
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            log.error("damaged file=%s position=0 error=%s", self.path, error)  # noqa: TRY400 - the error says it all
+            log.error("damaged file=%s position=0 error=%s", self.path, error)  # noqa: TRY400 - the stack adds nothing
             return False
         return True
 
@@ -185,7 +194,7 @@ class SegmentFile:
             os.close(fd)
 
     def read(self, extent: Extent, begin: int, end: int) -> bytes:
-        """Give the bytes of a range within an extent, checked since the file was opened."""
+        """Return a range of an extent, verified since the file was opened."""
         try:
             return self.range(extent, begin, end).read()
         except OSError as error:
@@ -195,7 +204,7 @@ class SegmentFile:
             raise StreamDamaged(str(self.path), at, extent.stream) from error
 
     def range(self, extent: Extent, begin: int, end: int) -> FileRange:
-        """Say where the bytes of a range within an extent lie, checked in the same way."""
+        """Return the file range of a range of an extent, verified like `read`."""
         first = begin - extent.start
         last = end - extent.start
         for index in range(first // BLOCK, -(-last // BLOCK)):
@@ -210,7 +219,7 @@ class SegmentFile:
         return FileRange(self, self.fd, extent.position + first, last - first)
 
     def checked_until(self, extent: Extent, begin: int) -> int:
-        """Say how far an extent was checked already, from a position within it on."""
+        """Return the end of the verified part of an extent that starts at `begin`."""
         index = (begin - extent.start) // BLOCK
         while index * BLOCK < extent.length and extent.position + index * BLOCK in self._verified:
             index += 1
@@ -226,18 +235,18 @@ class SegmentFile:
             raise StreamDamaged(str(self.path), extent.position + at, extent.stream)
 
     def read_short(self, extent: Extent) -> bytes:
-        """Give the bytes of an extent of one block, checked with its header, all at once."""
+        """Return an extent of one block, verified with its header, in one read."""
         at = extent.position - EXTENT_HEADER
-        whole = self._read(extent, EXTENT_HEADER + extent.length + _CRC.size, at)
-        if whole[:EXTENT_HEADER] != extent_header(extent.stream, extent.start, extent.length):
+        stored = self._read(extent, EXTENT_HEADER + extent.length + _CRC.size, at)
+        if stored[:EXTENT_HEADER] != extent_header(extent.stream, extent.start, extent.length):
             raise StreamDamaged(str(self.path), at, extent.stream)
-        data = whole[EXTENT_HEADER : EXTENT_HEADER + extent.length]
-        if whole[EXTENT_HEADER + extent.length :] != _CRC.pack(crc32(data)):
+        data = stored[EXTENT_HEADER : EXTENT_HEADER + extent.length]
+        if stored[EXTENT_HEADER + extent.length :] != _CRC.pack(crc32(data)):
             raise StreamDamaged(str(self.path), extent.position, extent.stream)
         return data
 
     def verify_header(self, extent: Extent) -> None:
-        """Check that an extent's own header says what the catalog says."""
+        """Verify that an extent's own header agrees with the catalog."""
         at = extent.position - EXTENT_HEADER
         header = self._read(extent, EXTENT_HEADER, at)
         if header != extent_header(extent.stream, extent.start, extent.length):
@@ -260,7 +269,7 @@ def check_header(path: Path, header: bytes) -> None:
 
 
 def max_segment_bytes(extents: Iterable[Extent]) -> int:
-    """Say how long a segment with such extents is at most."""
+    """Return an upper bound for the size of a segment with these extents."""
     sizes = (EXTENT_HEADER + item.length + _sums_bytes(item.length) for item in extents)
     return START + sum(sizes)
 
@@ -270,22 +279,22 @@ def _sums_bytes(length: int) -> int:
 
 
 def extent_header(stream: int, start: int, length: int) -> bytes:
-    """Write the header of an extent."""
+    """Encode the header of an extent."""
     header = _EXTENT.pack(_EXTENT_MAGIC, stream, start, length)
     return header + _CRC.pack(crc32(header))
 
 
 def parse_extent_header(header: bytes) -> tuple[int, int, int] | None:
-    """Read the header of an extent: stream, start and length, or None if it is none."""
+    """Return stream, start and length of an extent header, or None if it is damaged."""
     if len(header) != EXTENT_HEADER:
         return None
     magic, stream, start, length = _EXTENT.unpack_from(header)
-    whole = header[_EXTENT.size :] == _CRC.pack(crc32(header[: _EXTENT.size]))
-    return (stream, start, length) if whole and magic == _EXTENT_MAGIC else None
+    intact = header[_EXTENT.size :] == _CRC.pack(crc32(header[: _EXTENT.size]))
+    return (stream, start, length) if intact and magic == _EXTENT_MAGIC else None
 
 
 class SegmentFiles:
-    """The segments that are open, at most so many at once: half of them kept, the others lent."""
+    """The open segments, at most `limit`: half of them cached, the others in use by readers."""
 
     def __init__(
         self, folder: Path, limit: int, max_checked_blocks: int = MAX_CHECKED_BLOCKS
@@ -295,19 +304,19 @@ class SegmentFiles:
         self._max_checked_blocks = max_checked_blocks
         self._open: OrderedDict[int, SegmentFile] = OrderedDict()
         self._alive: WeakValueDictionary[int, SegmentFile] = WeakValueDictionary()
-        """With those that only a range of theirs keeps open."""
+        """Includes the files that only a file range keeps open."""
 
     @property
     def can_send_files(self) -> bool:
-        """Whether ranges may be given out: a slow reader keeps their files open."""
+        """Whether file ranges may be returned: a slow reader keeps their files open."""
         return len(self._alive) < self._limit
 
     def get_open(self, number: int) -> SegmentFile | None:
-        """Give a segment if it is open."""
+        """Return a segment if it is open."""
         return self._alive.get(number)
 
     def get(self, number: int) -> SegmentFile:
-        """Open a segment, or give the open one."""
+        """Return a segment; open it if necessary."""
         file = self._open.get(number)
         if file is None:
             path = segment_path(self._folder, number)
@@ -320,20 +329,15 @@ class SegmentFiles:
         return file
 
     def forget(self, numbers: Sequence[int]) -> None:
-        """Let go of segments that are no longer needed."""
+        """Drop deleted segments from the cache."""
         for number in numbers:
-            self._open.pop(number, None)  # those that are lent still count
+            self._open.pop(number, None)  # those in use still count
 
     def close(self) -> None:
         self._open.clear()
 
 
-# Writing a large file past the page cache.
-#
-# A segment is written once, by a thread that shares its core with the loop, and few of its bytes
-# are read soon. Through the page cache each of them would be copied into a page that has to be
-# found first, and all of them would be waited for at one sync, with the journal's syncs behind
-# them. Direct writes take a third of the processor's time and go to the disk little by little.
+# Direct writes
 
 _O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _ALIGNMENT: Final = 4096
@@ -341,27 +345,27 @@ _BUFFER: Final = 1024 * 1024
 
 
 class DirectFile:
-    """A new file that is written from its start to its end."""
+    """A new file that is written from start to end, past the page cache where possible."""
 
-    def __init__(self, path: Path, room: int = 0) -> None:
-        """Make the file, and take so much room for it beforehand; what is left is given back."""
+    def __init__(self, path: Path, reserved: int = 0) -> None:
+        """Create the file with `reserved` bytes of disk space; `finish` frees what is unused."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        if room:
+        if reserved:
             try:
-                os.posix_fallocate(self._fd, 0, room)
+                os.posix_fallocate(self._fd, 0, reserved)
             except OSError:
                 os.close(self._fd)
                 path.unlink()
                 raise
         self._set_direct(wanted=True)
-        self._buffer = mmap.mmap(-1, _BUFFER)  # direct writes want memory that begins with a page
+        self._buffer = mmap.mmap(-1, _BUFFER)  # direct writes need page-aligned memory
         self._filled = 0
         self._written = 0
 
     def write(self, data: Buffer) -> None:
         """Add bytes at the end."""
         end = self._filled + len(data)
-        if end < _BUFFER:  # most are short, and there are many
+        if end < _BUFFER:  # the usual case: most writes are short
             self._buffer[self._filled : end] = data
             self._filled = end
             return
@@ -388,7 +392,7 @@ class DirectFile:
         with memoryview(self._buffer) as view:
             done = 0
             while done < count:
-                # A direct write may end early, but then at a boundary that the next can begin at.
+                # A direct write may end early, at a boundary where the next one can start.
                 try:
                     done += os.pwrite(self._fd, view[done:count], self._written + done)
                 except OSError as error:
@@ -398,33 +402,30 @@ class DirectFile:
         self._written += count
 
     def _set_direct(self, *, wanted: bool) -> None:
-        """Ask for direct writes, or give them up; where there are none, the cache takes them."""
+        """Turn direct writes on or off; without them, writes go through the page cache."""
         self._direct = False
         if _O_DIRECT:
             flags = fcntl(self._fd, F_GETFL)
-            with suppress(OSError):  # not every file system can
+            with suppress(OSError):  # not every file system supports them
                 fcntl(self._fd, F_SETFL, flags | _O_DIRECT if wanted else flags & ~_O_DIRECT)
                 self._direct = wanted
 
     def close(self) -> None:
-        """Let go of the file, whole or not; may be called twice."""
+        """Close the file, finished or not; idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
             self._buffer.close()
 
 
+# Reading segments that may be damaged
+
 _WINDOW: Final = 1 << 20
-_SUM: Final = 4
-_EXTENT_MARK: Final = b"EXTN"
-
-
-# Segments
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name a file where it can't be used: the system does so only when it opens one."""
+    """Add the file name to an OSError: the system sets it only when it opens a file."""
     try:
         yield
     except OSError as error:
@@ -433,7 +434,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 class OpenSegment(NamedTuple):
-    """A segment that is held open, so that it can be read after a server has deleted it."""
+    """A segment that stays open, so that it can be read after a server has deleted it."""
 
     number: int
     path: Path
@@ -444,12 +445,12 @@ class OpenSegment(NamedTuple):
         return os.fstat(self.fd).st_size
 
     def pread(self, length: int, position: int) -> bytes:
-        """Read so much of the file, or up to its end."""
+        """Read `length` bytes, or up to the end of the file."""
         with naming(self.path):
             return os.pread(self.fd, length, position)
 
     def header_damage(self) -> str | None:
-        """Say what is wrong with the header of the file; a newer version is refused."""
+        """Return the damage of the file header, or None; refuse a newer version."""
         try:
             check_header(self.path, self.pread(START, 0))
         except StoreDamaged as damage:
@@ -457,33 +458,33 @@ class OpenSegment(NamedTuple):
         return None
 
     def holds(self, extent: Extent) -> bool:
-        """Tell whether an extent's own header says what the catalog says."""
+        """Return whether an extent's own header agrees with the catalog."""
         header = self.pread(EXTENT_HEADER, extent.position - EXTENT_HEADER)
         return parse_extent_header(header) == (extent.stream, extent.start, extent.length)
 
     def damaged_blocks(self, extent: Extent) -> Iterator[tuple[int, int]]:
-        """Give the blocks of an extent, from byte to byte, that don't hold what they should."""
+        """Yield the first and last byte of each block of an extent that fails its checksum."""
         count = -(-extent.length // BLOCK)
-        sums = self.pread(count * _SUM, extent.position + extent.length)
+        sums = self.pread(count * _CRC.size, extent.position + extent.length)
         for index in range(count):
             first = index * BLOCK
             last = min(first + BLOCK, extent.length)
             block = self.pread(last - first, extent.position + first)
-            stored = sums[index * _SUM : (index + 1) * _SUM]
-            if len(block) != last - first or stored != crc32(block).to_bytes(_SUM, "little"):
+            stored = sums[index * _CRC.size : (index + 1) * _CRC.size]
+            if len(block) != last - first or stored != _CRC.pack(crc32(block)):
                 yield first, last
 
-    def whole_length(self, extent: Extent) -> int:
-        """Tell how much of an extent is whole, from its start on."""
+    def intact_length(self, extent: Extent) -> int:
+        """Return the length of the intact prefix of an extent."""
         first, _ = next(self.damaged_blocks(extent), (extent.length, 0))
         return first
 
     def read(self, extent: Extent, length: int) -> bytes:
-        """Read an extent, up to a length."""
+        """Read a prefix of an extent."""
         return self.pread(length, extent.position)
 
     def extents(self) -> Iterator[Extent]:
-        """Find extents by their own headers; damaged ones are skipped."""
+        """Find extents by their own headers; skip damaged ones."""
         size = self.size
         at: int | None = START
         while at is not None and at + EXTENT_HEADER <= size:
@@ -494,15 +495,15 @@ class OpenSegment(NamedTuple):
             stream, start, length = found
             extent = Extent(stream, start, length, self.number, at + EXTENT_HEADER)
             yield extent
-            at = extent.position + length + -(-length // BLOCK) * _SUM
+            at = extent.position + length + _sums_bytes(length)
 
     def _next_mark(self, position: int, size: int) -> int | None:
         while position < size:
             piece = self.pread(_WINDOW + EXTENT_HEADER, position)
-            at = piece.find(_EXTENT_MARK)
+            at = piece.find(_EXTENT_MAGIC)
             while at >= 0:
                 if parse_extent_header(piece[at : at + EXTENT_HEADER]) is not None:
                     return position + at
-                at = piece.find(_EXTENT_MARK, at + 1)
+                at = piece.find(_EXTENT_MAGIC, at + 1)
             position += _WINDOW
         return None

@@ -114,12 +114,12 @@ class DiskStore(Store):
             make_directory(path)
         with ExitStack() as undo:
             self._lock = undo.enter_context(DirectoryLock(folder))
-            anew = not journal_numbers(journals) and not segment_numbers(segments)
-            if not anew:
+            is_new = not journal_numbers(journals) and not segment_numbers(segments)
+            if not is_new:
                 _refuse_lost_catalog(folder)
             reserve = Reserve(folder, min(MIB, self.options.journal_bytes))
-            reserve.lend()  # SQLite needs a little room even to read
-            self._catalog = undo.enter_context(closing(Catalog(folder, anew=anew)))
+            reserve.release_if_full()  # SQLite needs a little space even to read
+            self._catalog = undo.enter_context(closing(Catalog(folder, create=is_new)))
             self._recover(journals, segments, reserve)
             undo.pop_all()
         self._opened = True

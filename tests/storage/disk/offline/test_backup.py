@@ -64,7 +64,7 @@ def test_an_empty_directory_is_taken_and_others_are_not(closed: Sample, tmp_path
     target.mkdir()
     backup(closed.folder, target)
     before = sorted(target.rglob("*"))
-    with pytest.raises(StoreError, match="is there already"):
+    with pytest.raises(StoreError, match="already exists"):
         backup(closed.folder, target)
     assert sorted(target.rglob("*")) == before
 
@@ -102,7 +102,7 @@ def test_a_backup_that_is_killed_is_not_taken_for_a_whole_one(
     assert f"'{target / 'catalog.db'}' is damaged" in server.log()
     assert set(left) <= set(target.rglob("*"))
     assert check(target).damages
-    with pytest.raises(StoreError, match="is there already"):
+    with pytest.raises(StoreError, match="already exists"):
         backup(killed.folder, target)
 
 

@@ -171,7 +171,7 @@ def test_a_stream_number_that_can_not_be_is_not_looked_for(killed: Sample) -> No
     record = entries(file)[20]
     flip(file, record.position + RECORD_HEADER.size + 8, bit=7)
     assert any("checksum" in finding.what for finding in check(killed.folder).damages)
-    with pytest.raises(StoreDamaged, match="checksum says"):
+    with pytest.raises(StoreDamaged, match="match its checksum"):
         contents(killed.folder)
 
 
@@ -183,7 +183,7 @@ def test_an_unfinished_write_at_the_end_is_no_damage(killed: Sample) -> None:
     assert report.damages == []
     where = last.position - BATCH_HEADER
     (note,) = report.notes
-    assert note.startswith(f"journal/{file.name}, byte {where}: a write that never finished;")
+    assert note.startswith(f"journal/{file.name}, byte {where}: an unfinished write;")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -280,12 +280,12 @@ def test_a_lost_catalog_is_found(closed: Sample) -> None:
     ("change", "what"),
     [
         ("UPDATE streams SET forks = 7 WHERE path = 'large/json'", "has 1 forks, not 7"),
-        ("UPDATE segments SET live = live + 1", "are in use, not"),
-        ("DELETE FROM streams WHERE path = 'large/binary'", "which it does not know"),
+        ("UPDATE segments SET live = live + 1", "live bytes, not"),
+        ("DELETE FROM streams WHERE path = 'large/binary'", "unknown stream"),
         ("UPDATE streams SET end = end + 1 WHERE path = 'fork'", "are not listed"),
         ("DELETE FROM extents WHERE start > 0", "are not listed"),
         ("UPDATE extents SET position = position + 1", "header of the extent"),
-        ("UPDATE meta SET value = 2 WHERE key = 'next_epoch'", "newer than the newest"),
+        ("UPDATE meta SET value = 2 WHERE key = 'next_epoch'", "higher number than any"),
     ],
 )
 def test_a_catalog_that_contradicts_itself_is_found(closed: Sample, change: str, what: str) -> None:

@@ -51,7 +51,7 @@ def test_each_part_of_a_repair_has_a_label(killed: Sample) -> None:
     damaged_block(killed, "large/binary", 1)
     assert ends("repair", str(killed.folder)) == [
         ("Checking", "100 %"),
-        ("Working out the repair", "100 %"),
+        ("Preparing the repair", "100 %"),
         ("Checking the result", "100 %"),
     ]
     assert not (killed.folder / "repairing").exists()

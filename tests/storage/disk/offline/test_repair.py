@@ -44,7 +44,7 @@ def test_a_repair_tells_of_both_checks_and_of_what_lies_between(killed: Sample) 
         return lambda done, total: told[label].append((done, total))
 
     with prepare(killed.folder, begin):
-        assert list(told) == ["Checking", "Working out the repair", "Checking the result"]
+        assert list(told) == ["Checking", "Preparing the repair", "Checking the result"]
     for parts in told.values():
         assert parts == sorted(parts)
         done, total = parts[-1]

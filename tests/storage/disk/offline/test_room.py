@@ -69,8 +69,8 @@ def test_a_check_says_that_there_is_no_room_for_its_copies(
     done = run("check", str(killed.folder), temporary=place)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"Error: There is not enough room in '{place}' for copies of the journal and the catalog: "
-        "make some, or set TMPDIR to a folder with more.\n"
+        f"Error: Not enough disk space in '{place}' for copies of the journal and the catalog: "
+        "free some, or set TMPDIR to a folder with more.\n"
     )
     assert not list(place.iterdir())
 
@@ -83,8 +83,8 @@ def test_a_full_disk_is_not_taken_for_damage(killed: Sample, disk: Disk) -> None
     done = run("check", str(place / "data"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"Error: There is not enough room in '{place / 'data'}' for what SQLite needs to read the "
-        "catalog: make some.\n"
+        f"Error: Not enough disk space in '{place / 'data'}' for the files that SQLite needs "
+        "to read the catalog: free some.\n"
     )
 
 
@@ -105,7 +105,7 @@ def test_a_backup_says_that_there_is_no_room_for_it(killed: Sample, disk: Disk, 
     done = run("backup", str(killed.folder), str(place / "copy"), "--copy")
     assert done.returncode == 1
     assert done.stderr == (
-        f"Error: There is not enough room in '{place / 'copy'}' for the backup: make some there, "
+        f"Error: Not enough disk space in '{place / 'copy'}' for the backup: free some there, "
         "or choose another target.\n"
     )
     assert not list(place.iterdir())
@@ -121,7 +121,7 @@ def test_a_repair_says_that_there_is_no_room_for_it(killed: Sample, disk: Disk) 
     done = run("repair", str(folder), "--yes")
     assert done.returncode == 1
     assert done.stderr == (
-        f"Error: There is not enough room in '{folder}' for what is repaired: make some, and "
+        f"Error: Not enough disk space in '{folder}' for the repair: free some, and "
         "repair it again.\n"
     )
     assert hashes(folder) == before

@@ -1,1 +1,1 @@
-"""Commands over a data directory: check, repair, backup and info, most of them offline."""
+"""Commands over a data directory: check, repair, backup and info."""

@@ -1,15 +1,14 @@
-"""A consistent copy of a data directory, while a server may go on writing to it.
+"""A consistent copy of a data directory, while a server may be writing to it.
 
-A view of the directory is taken (see `view`, which also argues why its parts fit together): the
-journal and the catalog are copied by it, and its segments are held open, so nothing that a
-checkpoint or a compaction does meanwhile matters. Then the segments are linked or copied, and the
-journal's last file is cut behind its last whole batch. What a server finds in the copy is what it
-would have found if the first one had been killed when the view was taken: every append that had
-been acknowledged by then is there, and each stream is a prefix of the truth.
+The backup takes a view of the directory (see `view` for why its parts are consistent): journal and
+catalog are copied, and the segments stay open, so checkpoints and compactions do no harm. Then the
+segments are linked or copied, and the journal is truncated after its last complete batch. A server
+that starts on the copy finds what it would have found if the original server had been killed when
+the view was taken: every append acknowledged by then, and of each stream a prefix.
 
-The catalog gets its name last, once all else is durable. A backup that was broken off has none. So
-that it can't be mistaken for a whole one, even if that was at its very beginning, a journal file is
-the first thing in it: no store begins anew where there is one without a catalog.
+The catalog gets its name last, once everything else is durable. An interrupted backup has none. It
+can't be mistaken for a complete one, even if it was interrupted at its very beginning: a journal
+file is the first file in it, and no store starts on a journal without a catalog.
 """
 
 import os
@@ -50,17 +49,17 @@ from headwater.storage.disk.segments import Extent, OpenSegment, naming, segment
 
 _PIECE: Final = 4 << 20
 _MARK: Final = 0
-"""The number of a journal file that no store has; it holds nothing."""
+"""The number of the empty journal file that marks an incomplete backup; no store uses it."""
 
 
 class BackupSummary(msgspec.Struct):
-    """What a backup holds."""
+    """The contents of a backup."""
 
     streams: int = 0
     segments: int = 0
     segment_bytes: int = 0
     linked: int = 0
-    """How many of the segments share their bytes with the original."""
+    """How many segments are hard links to the originals."""
     journal_bytes: int = 0
     catalog_bytes: int = 0
 
@@ -77,9 +76,9 @@ def backup(
     link: bool = True,
     faults: Faults = NO_FAULTS,
 ) -> BackupSummary:
-    """Copy a data directory to one that does not exist, or is empty."""
+    """Copy a data directory to a folder that does not exist or is empty."""
     require_data(folder)
-    advice = "make some there, or choose another target"
+    advice = "free some there, or choose another target"
     with explain_disk_full(target, "the backup", advice), _new_folder(target):
         scratch = target / "unfinished"
         faults.reach("backup-begun")
@@ -101,10 +100,10 @@ def backup(
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[None]:
-    """Make a folder for a block, and leave nothing behind if that fails."""
+    """Create a folder for a block, and remove it if the block fails."""
     existed = target.exists()
     if existed and (not target.is_dir() or any(target.iterdir())):
-        raise StoreError(f"'{target}' is there already, and is not an empty directory.")
+        raise StoreError(f"'{target}' already exists and is not an empty directory.")
     make_directory(target)
     try:
         make_directory(target / "journal")
@@ -113,7 +112,9 @@ def _new_folder(target: Path) -> Iterator[None]:
         make_directory(target / "segments")
         yield
     except BaseException:
-        (target / catalog.FILE).unlink(missing_ok=True)  # first: from here on it is not whole
+        (target / catalog.FILE).unlink(
+            missing_ok=True
+        )  # first: without it, the backup is incomplete
         for path in target.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -146,33 +147,33 @@ def _copy_segments(
 
 
 def _linked(file: OpenSegment, path: Path) -> bool:
-    """Share a segment's bytes, if both lie on one file system and it is still there."""
+    """Link a segment, if it is on the same file system and was not deleted."""
     try:
         os.link(file.path, path)
     except OSError:
         return False
-    # A server that was started anew may have given the number to another segment.
+    # A restarted server may have given the number to another segment.
     if path.stat().st_ino != os.fstat(file.fd).st_ino:
         path.unlink()
         return False
     return True
 
 
-def _copy(segment: OpenSegment, path: Path, told: Callable[[int], None]) -> None:
+def _copy(segment: OpenSegment, path: Path, report: Callable[[int], None]) -> None:
     position = 0
     with path.open("wb") as file:
         while piece := segment.pread(_PIECE, position):
             with naming(path):
                 file.write(piece)
             position += len(piece)
-            told(position)
+            report(position)
     sync_file(path)
 
 
 def _copy_journals(
-    view: DirectoryView, folder: Path, copied: BackupSummary, its_catalog: Path
+    view: DirectoryView, folder: Path, copied: BackupSummary, catalog_path: Path
 ) -> None:
-    """Take over whole batches only."""
+    """Copy complete batches only."""
     originals = view.folder / "journal"
     if view.missing_journals:
         missing = journal_path(originals, view.missing_journals[0])
@@ -188,7 +189,7 @@ def _copy_journals(
             raise StoreDamaged(str(originals / path.name), 0, damage.reason) from None
     for path, item in read_journals(files):
         if isinstance(item, Damage):
-            reason = "a record there does not hold what its checksum says"
+            reason = "a record does not match its checksum"
             raise StoreDamaged(str(originals / path.name), item.position, reason)
         if not isinstance(item, Torn):
             ends[path] = item.end
@@ -197,8 +198,8 @@ def _copy_journals(
         path.rename(folder / path.name)
         sync_file(folder / path.name)
         copied.journal_bytes += end
-    if not ends:  # the first was just being made ready
-        with closing(read_only(its_catalog.parent, live=False)) as db:
+    if not ends:  # the first file was still being prepared
+        with closing(read_only(catalog_path.parent, live=False)) as db:
             query = "SELECT value FROM meta WHERE key = 'journal_from'"
             (number,) = db.execute(query).fetchone()
         JournalWriter(folder, int(number), 0).close()
@@ -223,13 +224,15 @@ def _count(db: sqlite3.Connection, journals: Path) -> int:
 
 
 def _verify(target: Path, folder: Path) -> None:
-    """Open the copy, and see that everything it needs is there."""
+    """Verify that the copy has every file and extent that it needs."""
     with closing(read_only(target, live=False)) as db, ExitStack() as held:
         meta = dict(db.execute("SELECT key, value FROM meta"))
         numbers = journal_numbers(target / "journal")
         first = int(meta["journal_from"])
         if numbers != list(range(first, first + len(numbers))) or not numbers:
-            raise StoreDamaged(str(journal_path(target / "journal", first)), 0, "it is not whole")
+            raise StoreDamaged(
+                str(journal_path(target / "journal", first)), 0, "the journal is incomplete"
+            )
         for number in numbers:
             check_header(journal_path(target / "journal", number))
         wanted = [number for (number,) in db.execute("SELECT id FROM segments")]

@@ -1,9 +1,14 @@
-"""A catalog that can't be trusted, written anew from what can still be read of it.
+"""Repairing a catalog: rebuild it from its readable rows, and drop the bytes that are damaged.
 
-Rows are read from both ends of each table, up to the first that is damaged. The rest comes from the
-segments and the journal: which streams there are, and where their bytes lie. What only the catalog
-knew (paths, content types, producers and closures of streams that the journal no longer speaks of)
-is lost for the rows that are lost.
+Rows are read from both ends of each table, up to the first damaged one. Segments and journal
+provide the rest: the streams that exist, and the positions of their bytes. For lost rows, what only
+the catalog knew is lost: paths, content types, producers and closures of streams that the journal
+no longer mentions.
+
+`CatalogRepair` keeps of each stream everything up to the first gap. A stream that lost bytes gets a
+new number, which is its epoch (docs/decisions/0006), and inherits its remaining bytes from the old
+one, like a fork. So offsets of lost bytes never refer to later appends. The old one remains as a
+deleted source until the new one is deleted.
 """
 
 import sqlite3
@@ -39,7 +44,7 @@ _MOST: Final = 2**53
 
 
 class ReadableRows(msgspec.Struct):
-    """What could be read of a damaged catalog."""
+    """The readable rows of a damaged catalog."""
 
     streams: dict[int, StreamRow] = {}
     producers: dict[tuple[int, str], tuple[int, int]] = {}
@@ -47,16 +52,16 @@ class ReadableRows(msgspec.Struct):
     next_epoch: int = 1
     metrics: str | None = None
     complete: bool = False
-    """Every stream that there is was found: others, in segments, had been deleted."""
+    """Whether all streams were found: any others, in segments, were deleted."""
 
 
 def read_rows(folder: Path, scratch: Path) -> ReadableRows:
-    """Read what can be read of a damaged catalog; a copy may be made in `scratch`."""
+    """Read the readable rows of a damaged catalog; `scratch` may get a copy."""
     if not (folder / catalog.FILE).exists():
         return ReadableRows()
     rows = _read_file(folder)
     if not rows.streams:
-        rows = _read_file(_with_another_first_page(folder, scratch))
+        rows = _read_file(_with_new_first_page(folder, scratch))
     return rows
 
 
@@ -66,38 +71,41 @@ def _read_file(folder: Path) -> ReadableRows:
         with closing(read_only(folder, live=False)) as db:
             _read(db, rows)
     except sqlite3.DatabaseError:
-        pass  # what was read up to here counts
+        pass  # the rows read so far count
     return rows
 
 
-def _with_another_first_page(folder: Path, scratch: Path) -> Path:
-    """Copy a catalog, and give it the first page of a new one.
+def _with_new_first_page(folder: Path, scratch: Path) -> Path:
+    """Copy a catalog, and replace its first page by that of a new one.
 
-    That page holds where each table begins, which is the same in every catalog, and without it
-    nothing can be read.
+    That page has the start of each table, which is the same in every catalog; without it nothing
+    is readable.
     """
     scratch.mkdir(parents=True)
     Catalog(scratch).close()
     with closing(sqlite3.connect(scratch / catalog.FILE)) as db:
         (size,) = db.execute("PRAGMA page_size").fetchone()
     page = bytearray((scratch / catalog.FILE).read_bytes()[:size])
-    page[24:28], page[92:96] = b"\0\0\0\1", b"\0\0\0\0"  # so the length of the file counts
+    page[24:28], page[92:96] = (
+        b"\0\0\0\1",
+        b"\0\0\0\0",
+    )  # so the file's length counts
     data = (folder / catalog.FILE).read_bytes()
     (scratch / catalog.FILE).write_bytes(bytes(page) + data[size:])
     return scratch
 
 
 def _read(db: sqlite3.Connection, rows: ReadableRows) -> None:
-    found, whole = _scan(db, _STREAMS + " NOT INDEXED", "id")
+    found, complete = _scan(db, _STREAMS + " NOT INDEXED", "id")
     taken: set[str] = set()
     for values in found:
         row = _checked(values)
         if row is None or row.path in taken or row.id in rows.streams:
-            whole = False
+            complete = False
             continue
         taken.add(row.path)
         rows.streams[row.id] = row
-    rows.complete = whole and bool(rows.streams)
+    rows.complete = complete and bool(rows.streams)
     found, _ = _scan(db, _EXTENTS, "stream")
     for stream, start, length, _, _ in found:
         row = rows.streams.get(stream)
@@ -120,7 +128,7 @@ def _read(db: sqlite3.Connection, rows: ReadableRows) -> None:
 
 
 def _scan(db: sqlite3.Connection, query: str, key: str) -> tuple[list[Any], bool]:
-    """Read a table from its beginning and, if that breaks off, from its end."""
+    """Read a table from its start and, after an error, from its end; return if it is complete."""
     found: dict[Any, None] = {}
     for order in ("ASC", "DESC"):
         try:
@@ -133,7 +141,7 @@ def _scan(db: sqlite3.Connection, query: str, key: str) -> tuple[list[Any], bool
 
 
 def _checked(values: tuple[Any, ...]) -> StreamRow | None:
-    """Take a row whose values are of the right kind, and within reason."""
+    """Return a row if its values have the right types and are plausible."""
     try:
         row = msgspec.convert(values, StreamRow)
     except msgspec.ValidationError:
@@ -155,9 +163,8 @@ def _is_json(text: str | None) -> bool:
 
 
 def write_catalog(folder: Path, rows: ReadableRows, journals: Path) -> None:
-    """Write a new catalog with the rows that were saved; it lists no bytes yet."""
-    made = Catalog(folder)
-    made.close()
+    """Write a new catalog with the readable rows, but without extents."""
+    Catalog(folder).close()
     with closing(sqlite3.connect(folder / catalog.FILE, isolation_level=None)) as db:
         db.execute("BEGIN")
         put_streams(db, rows.streams.values())
@@ -178,47 +185,40 @@ def write_catalog(folder: Path, rows: ReadableRows, journals: Path) -> None:
 
 
 def put_streams(db: sqlite3.Connection, rows: Iterable[StreamRow]) -> None:
-    """Write streams to a catalog."""
+    """Write rows of streams to a catalog."""
     db.executemany(_PUT_STREAM, rows)
 
 
 def put_meta(db: sqlite3.Connection, key: str, value: object) -> None:
-    """Keep a value of the catalog about itself."""
+    """Store a value in the table `meta`."""
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
 
 def read_no_rows(db: sqlite3.Connection) -> None:
-    """Ask for every column, so that SQLite complains if the description of a table is damaged."""
+    """Select every column, so that SQLite reports a damaged table definition."""
     for query in (_STREAMS, *_OTHER_TABLES):
         db.execute(query + " LIMIT 0")
 
 
 def all_streams(db: sqlite3.Connection) -> Iterator[StreamRow]:
-    """Read the streams of a catalog, sources before their forks."""
+    """Yield the streams of a catalog, sources before their forks."""
     for row in db.execute(BY_NUMBER).fetchall():
         yield StreamRow(*row)
 
-
-# Mending a catalog: each stream keeps what is whole from its start on, up to the first hole.
-#
-# A stream that lost bytes gets a new number, which is its epoch (docs/decisions/0006): what was
-# kept is inherited from the old one, as a fork would. So the offsets of what was lost are never
-# mistaken for those of what is appended later. The old one stays as a deleted source, until its
-# heir is deleted.
 
 _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
 
 
 class IntactPrefix(NamedTuple):
-    """An extent, and how much of it is whole."""
+    """An extent, and the length of its intact prefix."""
 
     extent: Extent
     length: int
 
 
 class CatalogRepair:
-    """Changes a copy of the catalog so that it lists only what is whole."""
+    """Changes a copy of the catalog so that it lists only intact bytes."""
 
     def __init__(
         self,
@@ -227,15 +227,15 @@ class CatalogRepair:
         folder: Path,
         number: int,
         held: ExitStack,
-        told: Callable[[int], None],
+        report: Callable[[int], None],
     ) -> None:
-        """Tell `told` of each number of bytes that was read."""
+        """Pass the number of bytes of each read to `report`."""
         self._db = db
-        self._told = told
+        self._report = report
         self._files = files
         self._folder = folder
         self._number = number
-        """Of the next segment, for bytes that have to be written anew."""
+        """The number of the next segment, for bytes that have to be rewritten."""
         self._held = held
         self._writer: SegmentWriter | None = None
         self._found: dict[int, list[Extent]] = defaultdict(list)
@@ -246,28 +246,28 @@ class CatalogRepair:
         self.dropped: list[str] = []
 
     def streams_in_segments(self) -> set[int]:
-        """List the streams that segments hold bytes of."""
+        """Return the streams with bytes in the segments."""
         return set(self._found)
 
     def first_byte(self, stream: int) -> int:
-        """Tell where the bytes of a stream begin that segments hold."""
+        """Return the position of the first byte of a stream in the segments."""
         return min(extent.start for extent in self._found[stream])
 
     # Bytes
 
     def repair_stream(self, stream: int, start: int, end: int | None, content_type: str) -> int:
-        """List what is whole of a stream, at most up to `end`; gives where that ends."""
+        """List the intact prefix of a stream, at most up to `end`; return its end."""
         listed = self._listed(stream)
         pieces = list(self._follow(stream, listed, start, end))
         self._db.execute("DELETE FROM extents WHERE stream = ?", (stream,))
         at = start
-        for extent, whole in pieces:
-            length = whole if end is None else min(whole, end - at)
+        for extent, intact in pieces:
+            length = intact if end is None else min(intact, end - at)
             if length < extent.length:
                 data = self._files[extent.segment].read(extent, length)
                 length = complete_prefix(data, media_type(content_type) or _BINARY) or 0
             if length:
-                self._list(self._kept(extent, length))
+                self._list(self._intact_extent(extent, length))
             at += length
         return at
 
@@ -281,14 +281,14 @@ class CatalogRepair:
     def _follow(
         self, stream: int, listed: list[Extent], start: int, end: int | None
     ) -> Iterator[IntactPrefix]:
-        """Go from extent to extent, up to the first hole."""
+        """Yield contiguous extents, up to the first gap."""
         options: dict[int, list[Extent]] = defaultdict(list)
         for extent in dict.fromkeys((*listed, *self._found.get(stream, ()))):
             if extent.length > 0 and extent.segment in self._files:
                 options[extent.start].append(extent)
         at = start
         while options.get(at) and (end is None or at < end):
-            pieces = [IntactPrefix(extent, self._whole(extent)) for extent in options[at]]
+            pieces = [IntactPrefix(extent, self._intact_length(extent)) for extent in options[at]]
             best = max(pieces, key=lambda piece: piece.length)
             if not best.length:
                 return
@@ -297,12 +297,12 @@ class CatalogRepair:
                 return
             at = best.extent.end
 
-    def _whole(self, extent: Extent) -> int:
-        self._told(extent.length)
-        return self._files[extent.segment].whole_length(extent)
+    def _intact_length(self, extent: Extent) -> int:
+        self._report(extent.length)
+        return self._files[extent.segment].intact_length(extent)
 
-    def _kept(self, extent: Extent, length: int) -> Extent:
-        """Leave an extent where it is, or write it anew where it is not whole."""
+    def _intact_extent(self, extent: Extent, length: int) -> Extent:
+        """Return an intact extent as it is, and rewrite a damaged one."""
         file = self._files[extent.segment]
         if length == extent.length and file.holds(extent) and file.header_damage() is None:
             return extent
@@ -321,7 +321,7 @@ class CatalogRepair:
         return self._files[extent.segment].read(extent, extent.length)
 
     def finish_segment(self) -> None:
-        """Make durable, and readable, what was written."""
+        """Sync and open the segment that was written."""
         if self._writer is not None:
             self._writer.finish()
             self._files |= open_segments(self._folder, [self._writer.number], self._held)
@@ -331,7 +331,7 @@ class CatalogRepair:
         self._db.execute("INSERT INTO extents VALUES (?, ?, ?, ?, ?)", extent)
 
     def content_type(self, stream: int) -> str:
-        """Guess what a stream holds: JSON if every line is a message as it is stored."""
+        """Guess the content type: JSON if every line is a stored JSON message."""
         rest = b""
         seen = False
         for extent in self._listed(stream):
@@ -345,23 +345,23 @@ class CatalogRepair:
     # Streams
 
     def cut(self, stream: int) -> None:
-        """Remember that a stream has lost what came behind its end."""
+        """Mark a stream that lost bytes after its end."""
         self._cut.add(stream)
 
     def repair_broken(self, streams: Iterable[int]) -> None:
-        """Cut streams at their first hole."""
+        """Truncate streams at their first gap."""
         wanted = set(streams)
         for row in all_streams(self._db):
             if row.id not in wanted:
                 continue
             end = self.repair_stream(row.id, row.start, row.end, row.content_type)
             if end < row.end:
-                self.dropped.append(f"Bytes {end} to {row.end}{_whose(row)} are dropped.")
+                self.dropped.append(f"Bytes {end} to {row.end}{_describe(row)} are dropped.")
                 put_streams(self._db, [row._replace(end=end)])
                 self.cut(row.id)
 
     def finish(self) -> None:
-        """Settle what follows from all cuts: forks, epochs and counts."""
+        """Update forks, epochs and counts after all streams were truncated."""
         self._find_sources()
         self._rebase()
         self._renumber_cut_streams()
@@ -382,27 +382,27 @@ class CatalogRepair:
         return following
 
     def _find_sources(self) -> None:
-        """A fork whose source is lost keeps only what it wrote itself."""
+        """Detach forks whose source is lost: they keep only their own bytes."""
         rows = {row.id: row for row in all_streams(self._db)}
         for row in rows.values():
             if row.source and row.source not in rows:
                 self.dropped.append(
-                    f"Bytes 0 to {row.start}{_whose(row)} are dropped: they belonged "
+                    f"Bytes 0 to {row.start}{_describe(row)} are dropped: they belonged "
                     f"to stream {row.source}, which is lost."
                 )
                 put_streams(self._db, [row._replace(source=0, origin=None, inherited=None)])
 
     def _rebase(self) -> None:
-        """A stream of its own begins at byte 0; one that does not is written anew, with its forks.
+        """Move streams that are no forks but start after byte 0 to byte 0, with their forks.
 
-        All their bytes move, so all of them get new numbers.
+        All of their bytes move, so all of them get new numbers.
         """
         moved: dict[int, tuple[int, Lineage]] = {}
         for row in all_streams(self._db):  # sources before their forks
             if row.source in moved:
                 shift, source = moved[row.source]
                 self.dropped.append(
-                    f"Bytes 0 to {shift}{_whose(row)} are dropped: they came from "
+                    f"Bytes 0 to {shift}{_describe(row)} are dropped: they came from "
                     f"stream {row.source}, which has lost them."
                 )
             elif not row.source and row.start:
@@ -415,7 +415,7 @@ class CatalogRepair:
             for extent in self._listed(row.id):
                 self._list(self._write(number, extent.start - shift, self._read(extent)))
             self._remove(row.id)
-            anew = row._replace(
+            new_row = row._replace(
                 id=number,
                 start=row.start - shift,
                 end=row.end - shift,
@@ -423,7 +423,7 @@ class CatalogRepair:
                 origin=None,
                 inherited=dump(lineage.inherited or None),
             )
-            put_streams(self._db, [anew])
+            put_streams(self._db, [new_row])
             self._db.execute("UPDATE producers SET stream = ? WHERE stream = ?", (number, row.id))
             self._cut.discard(row.id)
 
@@ -432,15 +432,15 @@ class CatalogRepair:
         self._db.execute("DELETE FROM streams WHERE id = ?", (stream,))
 
     def _renumber_cut_streams(self) -> None:
-        """Give each stream that was cut a new number, and each fork of what was lost as well."""
+        """Assign new numbers to truncated streams, and to forks of lost bytes."""
         ends: dict[int, int] = {}
         for row in all_streams(self._db):
             end = row.end
             if row.source and row.start > ends[row.source]:
                 end = ends[row.source]
                 self.dropped.append(
-                    f"Bytes {end} to {row.end}{_whose(row)} are dropped: they lie "
-                    f"behind what is lost of stream {row.source}, of which it is a fork."
+                    f"Bytes {end} to {row.end}{_describe(row)} are dropped: they follow "
+                    f"lost bytes of stream {row.source}, of which it is a fork."
                 )
                 self.cut(row.id)
             ends[row.id] = end
@@ -456,17 +456,21 @@ class CatalogRepair:
         old = row._replace(
             start=min(row.start, end), end=end, inherited=dump(lineage.inherited or None)
         )
-        if row.deleted:  # kept for its forks alone: nobody appends to it
+        if row.deleted:  # it only exists for its forks, and gets no appends
             put_streams(self._db, [old])
             return
         number = self._next_number()
-        heir = lineage.fork(end, number)
+        extended = lineage.fork(end, number)
         put_streams(
             self._db,
             [
                 old._replace(path=DAMAGED_PATH.format(row.id), deleted=1, deadline=None),
                 row._replace(
-                    id=number, start=end, end=end, source=row.id, inherited=dump(heir.inherited)
+                    id=number,
+                    start=end,
+                    end=end,
+                    source=row.id,
+                    inherited=dump(extended.inherited),
                 ),
             ],
         )
@@ -487,12 +491,12 @@ class CatalogRepair:
         return used if file is None else max(used, sum(extent.length for extent in file.extents()))
 
 
-def _whose(row: StreamRow) -> str:
+def _describe(row: StreamRow) -> str:
     return describe_streams(NamedStream(row.id, row.path))
 
 
 def holds_messages(lines: list[bytes]) -> bool:
-    """Tell whether all lines are JSON messages as they are stored."""
+    """Return whether all lines are stored JSON messages."""
     try:
         for line in lines:
             if not line.endswith(b","):
@@ -504,11 +508,11 @@ def holds_messages(lines: list[bytes]) -> bool:
 
 
 def guess(data: bytes) -> str:
-    """Guess what bytes are: JSON messages as they are stored, or anything."""
+    """Guess the content type of bytes: JSON if they are stored JSON messages."""
     lines = data.split(b"\n")
     return _JSON if not lines.pop() and lines and holds_messages(lines) else _BINARY
 
 
 def needed_segments(db: sqlite3.Connection) -> set[int]:
-    """List the segments that a catalog refers to."""
+    """Return the numbers of the segments that a catalog lists."""
     return {number for (number,) in db.execute("SELECT id FROM segments")}

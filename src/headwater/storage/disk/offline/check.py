@@ -1,6 +1,6 @@
-"""Checking a data directory: every checksum, and whether its files agree with each other.
+"""Checking a data directory: verify all checksums, and that its files agree with each other.
 
-A view of the directory is taken, so a server may go on meanwhile. Nothing is changed.
+The check works on a view of the directory, so a server may run meanwhile. It changes nothing.
 """
 
 import sqlite3
@@ -55,19 +55,19 @@ from headwater.storage.disk.segments import (
 )
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are done, of how many."""
+"""A callback that gets the number of bytes done, and the total."""
 
 _MAX_MESSAGES: Final = 100
 _STEPS: Final = 100_000
-"""Of SQLite's machine, after which a query tells that it goes on."""
+"""Instructions of SQLite's virtual machine between two progress reports of a query."""
 
 
 def no_progress(_done: int, _total: int) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One damage: where it is, what it is, and whose."""
+    """One damage, with its place and the streams that it affects."""
 
     file: str
     """Relative to the data directory."""
@@ -81,7 +81,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct):
-    """What a check has found."""
+    """The result of a check."""
 
     damages: list[Finding] = []
     notes: list[str] = []
@@ -91,7 +91,7 @@ class CheckReport(msgspec.Struct):
     journals: int = 0
     records: int = 0
     catalog_damaged: bool = False
-    """The catalog itself is damaged, not only what it lists."""
+    """Whether the catalog itself is damaged, not only a file that it lists."""
     journals_missing: bool = False
     broken_streams: set[int] = set()
     """Streams whose extents are damaged or don't fit together."""
@@ -100,8 +100,8 @@ class CheckReport(msgspec.Struct):
 def check(
     folder: Path, progress: Progress = no_progress, *, live: bool | None = None
 ) -> CheckReport:
-    """Verify every checksum of a data directory."""
-    advice = "make some, or set TMPDIR to a folder with more"
+    """Verify all checksums of a data directory."""
+    advice = "free some, or set TMPDIR to a folder with more"
     with (
         explain_disk_full(
             Path(tempfile.gettempdir()), "copies of the journal and the catalog", advice
@@ -113,7 +113,7 @@ def check(
 
 
 class Check:
-    """One check of one view."""
+    """A check of one view."""
 
     def __init__(self, view: DirectoryView, progress: Progress) -> None:
         self._view = view
@@ -128,14 +128,14 @@ class Check:
         )
         self._db: sqlite3.Connection | None = None
         self._created: dict[int, str] = {}
-        """Paths of the streams that were created in the journal."""
+        """Paths of the streams that the journal creates."""
 
     def run(self) -> CheckReport:
-        self._look()
-        self._tell(self._total)
+        self._check()
+        self._report_progress(self._total)
         return self._report
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         view, report = self._view, self._report
         report.segments = len(view.segments)
         report.journals = len(view.journals)
@@ -145,10 +145,10 @@ class Check:
             self._journals()
             return
         with closing(read_only(view.catalog.parent, live=False)) as self._db:
-            self._db.set_progress_handler(lambda: self._tell(0), _STEPS)
+            self._db.set_progress_handler(lambda: self._report_progress(0), _STEPS)
             try:
                 self._integrity()
-                self._tell(self._catalog_bytes)
+                self._report_progress(self._catalog_bytes)
                 self._missing_journals()
                 self._segments()
                 self._streams()
@@ -167,7 +167,9 @@ class Check:
         *streams: int,
     ) -> None:
         name = file if isinstance(file, str) else str(file.relative_to(self._view.folder))
-        numbers = [stream for stream in dict.fromkeys(streams) if stream]  # documents have none
+        numbers = [
+            stream for stream in dict.fromkeys(streams) if stream
+        ]  # documents belong to no stream
         named = tuple(NamedStream(stream, self._path(stream)) for stream in numbers)
         self._report.damages.append(Finding(name, what, position, named))
 
@@ -179,8 +181,8 @@ class Check:
         row = self._db.execute("SELECT path FROM streams WHERE id = ?", (stream,)).fetchone()
         return None if row is None else row[0]
 
-    def _tell(self, done: int) -> None:
-        """Tell how far it is, which is never less than before."""
+    def _report_progress(self, done: int) -> None:
+        """Report progress, which never decreases."""
         self._done = max(self._done, done)
         self._progress(self._done, self._total)
 
@@ -195,10 +197,10 @@ class Check:
         read_no_rows(self._db)
         for (message,) in self._db.execute(f"PRAGMA integrity_check({_MAX_MESSAGES})").fetchall():
             if message != "ok":
-                self._catalog_damage(f"SQLite says: {message}")
+                self._catalog_damage(f"SQLite: {message}")
 
     def _streams(self) -> None:
-        """Each stream's extents follow each other from its start to its end."""
+        """Check that the extents of each stream are contiguous from its start to its end."""
         assert self._db is not None  # noqa: S101 - set by `run`
         rows = self._db.execute(
             f"SELECT id, start, {end_of()}, source FROM streams ORDER BY id"  # noqa: S608 - ours
@@ -210,21 +212,24 @@ class Check:
         owner, runs = next(extents, (None, iter(())))
         for number, start, end, source in rows:
             while owner is not None and owner < number:
-                self._catalog_damage(f"it lists bytes of stream {owner}, which it does not know")
+                self._catalog_damage(f"it lists bytes of the unknown stream {owner}")
                 owner, runs = next(extents, (None, iter(())))
             at = start
             if owner == number:
                 for _, first, length in runs:
                     if first != at:
-                        self._broken(number, f"bytes {at} to {first} are not listed in their order")
+                        self._broken(
+                            number,
+                            f"bytes {at} to {first} are not contiguous in the list of extents",
+                        )
                     at = first + length
                 owner, runs = next(extents, (None, iter(())))
             if at != end:
                 self._broken(number, f"bytes {at} to {end} are not listed")
             if not source and start:
-                self._broken(number, f"it begins at byte {start} without being a fork")
+                self._broken(number, f"it begins at byte {start} but is not a fork")
         while owner is not None:
-            self._catalog_damage(f"it lists bytes of stream {owner}, which it does not know")
+            self._catalog_damage(f"it lists bytes of the unknown stream {owner}")
             owner, runs = next(extents, (None, iter(())))
         for what, query in _RULES:
             for row in self._db.execute(query):
@@ -252,8 +257,8 @@ class Check:
             before = self._done
             for extent in extents:
                 self._extent(file, extent)
-                self._tell(before + min(extent.position + extent.length, file.size))
-            self._tell(before + file.size)
+                self._report_progress(before + min(extent.position + extent.length, file.size))
+            self._report_progress(before + file.size)
 
     def _extents_in(self, number: int) -> list[Extent]:
         assert self._db is not None  # noqa: S101 - set by `run`
@@ -266,7 +271,7 @@ class Check:
     def _extent(self, file: OpenSegment, extent: Extent) -> None:
         self._report.extents += 1
         if extent.length <= 0 or extent.position < EXTENT_HEADER:
-            self._broken(extent.stream, f"its extent at byte {extent.start} can't be")
+            self._broken(extent.stream, f"its extent at byte {extent.start} is impossible")
             return
         if not file.holds(extent):
             what = f"the header of the extent of bytes {extent.start} to {extent.end} is damaged"
@@ -292,7 +297,7 @@ class Check:
         unknown = set(segment_numbers(folder)) - set(self._view.segments)
         if unknown and not self._view.live:
             self._report.notes.append(
-                f"{len(unknown)} segments are of no use; the next start deletes them: "
+                f"{len(unknown)} segments are obsolete; the next start deletes them: "
                 + ", ".join(segment_path(folder, number).name for number in sorted(unknown))
             )
 
@@ -312,16 +317,16 @@ class Check:
         sizes = accumulate((path.stat().st_size for path in files), initial=self._done)
         before = dict(zip(files, sizes, strict=False))
         for path, item in read_journals(files):
-            self._tell(before[path] + item.position)
+            self._report_progress(before[path] + item.position)
             name = str(folder / path.name)
             if isinstance(item, Torn):
                 if not self._view.live:
                     self._report.notes.append(
-                        f"{name}, byte {item.position}: a write that never finished; "
+                        f"{name}, byte {item.position}: an unfinished write; "
                         "the next start cuts it off."
                     )
             elif isinstance(item, Damage):
-                what = f"bytes {item.position} to {item.end} don't hold what their checksum says"
+                what = f"bytes {item.position} to {item.end} don't match their checksum"
                 self._found(name, what, item.position, *find_owners(path, item).streams)
             else:
                 self._report.records += 1
@@ -353,12 +358,12 @@ class Check:
 
 _RULES: Final = (
     (
-        "stream {0} is a fork of stream {1}, which is not there",
+        "stream {0} is a fork of stream {1}, which does not exist",
         """SELECT f.id, f.source FROM streams f LEFT JOIN streams s ON s.id = f.source
         WHERE f.source != 0 AND s.id IS NULL""",
     ),
     (
-        "stream {0} begins behind the end of stream {1}, which it is a fork of",
+        "stream {0} begins after the end of stream {1}, of which it is a fork",
         f"""SELECT f.id, f.source FROM streams f JOIN streams s ON s.id = f.source
         WHERE f.start > {end_of("s")}""",  # noqa: S608 - ours
     ),
@@ -368,32 +373,32 @@ _RULES: Final = (
         GROUP BY s.id HAVING count(f.id) != s.forks""",
     ),
     (
-        "stream {0} is newer than the newest that was counted",
+        "stream {0} has a higher number than any that was assigned",
         "SELECT id FROM streams WHERE id >= (SELECT value FROM meta WHERE key = 'next_epoch')",
     ),
     (
-        "it lists producers of stream {0}, which it does not know",
+        "it lists producers of the unknown stream {0}",
         "SELECT DISTINCT stream FROM producers WHERE stream NOT IN (SELECT id FROM streams)",
     ),
     (
-        "{1} bytes of segment {0} are in use, not {2}",
+        "segment {0} has {1} live bytes, not {2}",
         """SELECT s.id, coalesce(sum(e.length), 0), s.live FROM segments s
         LEFT JOIN extents e ON e.segment = s.id
         GROUP BY s.id HAVING coalesce(sum(e.length), 0) != s.live""",
     ),
     (
-        "it lists bytes in segment {0}, which it does not know",
+        "it lists bytes in the unknown segment {0}",
         "SELECT DISTINCT segment FROM extents WHERE segment NOT IN (SELECT id FROM segments)",
     ),
 )
-"""What must hold in the catalog, as queries for what breaks it."""
+"""The invariants of the catalog, as queries for their violations."""
 
 
 _END: Final = f"SELECT {end_of()} FROM streams WHERE id = ?"  # noqa: S608 - ours
 
 
 class StreamEnds:
-    """Follows where each stream ends as the journal goes on."""
+    """The end of each stream, in the catalog and the journal after it."""
 
     def __init__(self, db: sqlite3.Connection | None) -> None:
         self._db = db
@@ -407,18 +412,18 @@ class StreamEnds:
         return self._ends.get(stream)
 
     def follow(self, record: Record) -> str | None:
-        """Go on by one record; says why it can't be applied, if so."""
+        """Apply one record; return why it can't be applied, or None."""
         if isinstance(record, CreateRecord):
             meta = record.meta
             self._ends[record.stream] = meta.at + len(record.data)
             if meta.source and self._end(meta.source) is None:
-                return f"it makes a fork of stream {meta.source}, which is not known"
+                return f"it creates a fork of the unknown stream {meta.source}"
             return None
         if isinstance(record, KeepRecord):
             return None
         end = self._end(record.stream)
         if end is None:
-            return "it belongs to a stream that is not known"
+            return "it belongs to an unknown stream"
         if isinstance(record, AppendRecord) and record.start >= end:
             self._ends[record.stream] = record.start + len(record.data)
             if record.start > end:

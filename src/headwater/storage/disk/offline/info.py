@@ -1,4 +1,4 @@
-"""Statistics of a data directory: how much is where, and what the engine measured."""
+"""Statistics of a data directory, and the metrics of its engine."""
 
 import json
 import sqlite3
@@ -16,16 +16,16 @@ from headwater.storage.disk.offline.view import is_running, read_only, require_d
 
 
 class DirectoryInfo(msgspec.Struct, frozen=True):
-    """What `headwater info` tells; counts are those of the last checkpoint."""
+    """The output of `headwater info`; counts are as of the last checkpoint."""
 
     directory: str
     running: bool
     process: int | None
     streams: int
     deleted_streams: int
-    """Deleted, and kept for their forks."""
+    """Streams that were deleted but still have forks."""
     cut_streams: int
-    """Streams that a repair has cut, and that go on under a new number."""
+    """Streams that a repair truncated, and continued under a new number."""
     closed_streams: int
     forks: int
     stream_bytes: int
@@ -35,29 +35,29 @@ class DirectoryInfo(msgspec.Struct, frozen=True):
     extents_per_stream_max: int
     segments: int
     segment_bytes: int
-    """What the files hold."""
+    """Bytes of streams in the files."""
     segment_live_bytes: int
-    """What of it belongs to streams."""
+    """The part of them that the catalog lists."""
     journal_files: int
     journal_bytes: int
-    """What the files take up, with space that is reserved."""
+    """The size of the files, with reserved space."""
     journal_from: int
     catalog_bytes: int
     formats: dict[str, int]
-    """The newest that there is of each kind of file."""
+    """The newest format version among the files of each kind."""
     metrics: dict[str, Any]
-    """As the engine saved them at its last checkpoint, or when it recovered."""
+    """The engine's metrics at its last checkpoint, or after its recovery."""
 
 
 def read_info(folder: Path) -> DirectoryInfo:
-    """Read the figures of a data directory, whether or not a server runs on it."""
+    """Read the statistics of a data directory, whether or not a server runs on it."""
     require_data(folder)
     running = is_running(folder)
     try:
         with closing(read_only(folder, live=running)) as db:
             return _read(folder, db, running=running)
     except (sqlite3.DatabaseError, KeyError) as error:
-        raise StoreDamaged(str(folder / catalog.FILE), 0, f"SQLite says: {error}") from error
+        raise StoreDamaged(str(folder / catalog.FILE), 0, f"SQLite: {error}") from error
 
 
 def _read(folder: Path, db: sqlite3.Connection, *, running: bool) -> DirectoryInfo:
@@ -68,7 +68,7 @@ def _read(folder: Path, db: sqlite3.Connection, *, running: bool) -> DirectoryIn
         "SELECT count(*), coalesce(sum(closed), 0), coalesce(sum(origin IS NOT NULL), 0) "
         "FROM streams WHERE NOT deleted"
     ).fetchone()
-    kept, cut = db.execute(
+    deleted, cut = db.execute(
         "SELECT count(*), coalesce(sum(path GLOB ?), 0) FROM streams WHERE deleted",
         (DAMAGED_PATH.format("*"),),
     ).fetchone()
@@ -87,7 +87,7 @@ def _read(folder: Path, db: sqlite3.Connection, *, running: bool) -> DirectoryIn
         running=running,
         process=_process(folder) if running else None,
         streams=streams,
-        deleted_streams=kept - cut,
+        deleted_streams=deleted - cut,
         cut_streams=cut,
         closed_streams=closed,
         forks=forks,
@@ -113,7 +113,7 @@ def _read(folder: Path, db: sqlite3.Connection, *, running: bool) -> DirectoryIn
 
 
 def _sizes(folder: Path, pattern: str) -> list[int]:
-    """Give the sizes of files, some of which may just be vanishing."""
+    """Return the sizes of files, some of which may be deleted meanwhile."""
     sizes = []
     for path in folder.glob(pattern):
         try:

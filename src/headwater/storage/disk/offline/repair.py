@@ -1,14 +1,14 @@
-"""Repairing a data directory: what is whole is kept, what is dropped is told.
+"""Repairing a data directory: keep everything intact, and report what is dropped.
 
-Nothing is changed in place. A new catalog is made beside the old one: the journal, as far as it can
-be applied, goes into one new segment, as in a checkpoint; streams with damaged bytes are cut at the
-first hole; bytes that have to move go into another new segment. The result is checked. Only then
-the directory is changed, in an order in which a crash at any point loses nothing:
+Nothing is changed in place. A staging directory gets a new catalog. The journal, as far as it can
+be applied, goes into a new segment, as in a checkpoint. Streams with damaged bytes are truncated at
+the first gap, and bytes that have to move go into another new segment. The result is checked. Only
+then is the directory changed, in an order in which a crash at any point loses nothing:
 
-1. what will be replaced or deleted is kept in `damaged-<time>/`, and synced;
-2. the new segments and an empty journal file are put in their places: nobody refers to them yet;
-3. the new catalog takes the place of the old one by one rename, which is the moment of the repair;
-4. journal files and segments that it does not refer to are deleted, as a start would do.
+1. Everything that will be replaced or deleted is saved in `damaged-<time>/`, and synced.
+2. The new segments and an empty journal file are moved into place: nothing refers to them yet.
+3. The new catalog replaces the old one by one rename, which is the moment of the repair.
+4. Journal files and segments that it does not refer to are deleted, as a start would do.
 """
 
 import os
@@ -56,23 +56,23 @@ from headwater.storage.disk.segments import segment_numbers, segment_path
 _WORK: Final = "repairing"
 
 Begin = Callable[[str], Progress]
-"""Told what begins; gives whom to tell how far it is."""
+"""A callback that gets the label of a new phase, and returns the callback for its progress."""
 
 
 def begin_silently(_label: str) -> Progress:
-    """Tell nobody."""
+    """Ignore progress."""
     return no_progress
 
 
 class Repair(msgspec.Struct):
-    """A repair that is ready to be installed, or has nothing to do."""
+    """A repair that is ready to be installed, or that has nothing to do."""
 
     folder: Path
     report: CheckReport
     dropped: list[str] = []
     recovered: list[str] = []
     streams: int = 0
-    """How many streams there are afterwards."""
+    """The number of streams after the repair."""
     _staging_dir: Path | None = None
     _faults: Faults = NO_FAULTS
 
@@ -81,9 +81,9 @@ class Repair(msgspec.Struct):
         return self._staging_dir is not None
 
     def install(self) -> Path:
-        """Put the repaired state in the place of the damaged one; gives where that one is kept."""
-        assert self._staging_dir is not None  # noqa: S101 - only asked for where it is needed
-        with _room(self.folder):
+        """Replace the damaged state; return the folder in which it is saved."""
+        assert self._staging_dir is not None  # noqa: S101 - only called if needed
+        with _explain_disk_full(self.folder):
             return _Installation(self.folder, self._staging_dir, self.report, self._faults).run()
 
 
@@ -91,7 +91,7 @@ class Repair(msgspec.Struct):
 def prepare(
     folder: Path, begin: Begin = begin_silently, faults: Faults = NO_FAULTS
 ) -> Iterator[Repair]:
-    """Work out a repair, holding the directory's lock; `install` it within the block."""
+    """Prepare a repair, with the directory locked; `install` it within the block."""
     require_data(folder)
     work = folder / _WORK
     with DirectoryLock(folder):
@@ -103,7 +103,7 @@ def prepare(
         shutil.rmtree(work, ignore_errors=True)
         try:
             with (
-                _room(folder),
+                _explain_disk_full(folder),
                 take_view(folder, work / "old", live=False) as view,
                 ExitStack() as held,
             ):
@@ -113,19 +113,19 @@ def prepare(
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _room(folder: Path) -> AbstractContextManager[None]:
-    return explain_disk_full(folder, "what is repaired", "make some, and repair it again")
+def _explain_disk_full(folder: Path) -> AbstractContextManager[None]:
+    return explain_disk_full(folder, "the repair", "free some, and repair it again")
 
 
 class _RepairBuilder:
-    """Makes the repaired state in a folder of its own."""
+    """Builds the repaired state in a staging directory."""
 
     def __init__(
         self, repair: Repair, view: DirectoryView, staging_dir: Path, held: ExitStack, begin: Begin
     ) -> None:
         self._repair = repair
         self._begin = begin
-        self._progress = begin("Working out the repair")
+        self._progress = begin("Preparing the repair")
         self._report = repair.report
         self._view = view
         self._staging_dir = staging_dir
@@ -140,8 +140,8 @@ class _RepairBuilder:
             path.stat().st_size for path in view.journals
         )
         self._rebuilt = self._report.catalog_damaged
-        self._behind = self._rebuilt or self._report.journals_missing
-        """The catalog may lack what segments have."""
+        self._incomplete = self._rebuilt or self._report.journals_missing
+        """Whether the catalog may lack bytes that segments have."""
 
     def run(self) -> None:
         next_epoch, complete = self._copy_catalog()
@@ -149,11 +149,11 @@ class _RepairBuilder:
         with closing(sqlite3.connect(self._staging_dir / catalog.FILE, isolation_level=None)) as db:
             db.execute("BEGIN")
             catalog_repair = CatalogRepair(
-                db, self._files, self._staging_dir, segment + 1, self._held, self._told
+                db, self._files, self._staging_dir, segment + 1, self._held, self._report_progress
             )
             found = (
                 self._adopt(db, catalog_repair, next_epoch, complete=complete)
-                if self._behind
+                if self._incomplete
                 else {}
             )
             db.execute("COMMIT")
@@ -172,16 +172,16 @@ class _RepairBuilder:
             self._repair.streams = sum(not row.deleted for row in all_streams(db))
         self._repair.dropped += [*replay.dropped, *catalog_repair.dropped]
         self._repair.recovered += replay.recovered
-        self._told(self._total)
+        self._report_progress(self._total)
         self._verify(needed)
         self._repair._staging_dir = self._staging_dir
 
-    def _told(self, count: int) -> None:
+    def _report_progress(self, count: int) -> None:
         self._done += count
         self._progress(min(self._done, self._total), self._total)
 
     def _copy_catalog(self) -> tuple[int, bool]:
-        """Begin with the catalog as it is, or with what can be read of it."""
+        """Copy the catalog, or write a new one with its readable rows."""
         old = self._view.catalog
         if self._rebuilt or old is None:
             rows = read_rows(self._view.folder, self._staging_dir.with_name("readable"))
@@ -200,7 +200,7 @@ class _RepairBuilder:
         *,
         complete: bool,
     ) -> dict[int, UnnamedStream]:
-        """List what segments hold, also where the catalog knew nothing of it."""
+        """List all bytes of the segments, including those that the catalog lacks."""
         known: set[int] = set()
         sources: set[int] = set()
         for row in all_streams(db):
@@ -216,7 +216,7 @@ class _RepairBuilder:
         found = {}
         for number in sorted(catalog_repair.streams_in_segments() - known):
             if complete and number < next_epoch and number not in sources:
-                continue  # it had been deleted
+                continue  # the stream was deleted
             start = catalog_repair.first_byte(number)
             end = catalog_repair.repair_stream(number, start, None, "application/octet-stream")
             if end > start:
@@ -224,7 +224,7 @@ class _RepairBuilder:
         return found
 
     def _replay(self, found: dict[int, UnnamedStream], segment: int) -> SalvageReplay:
-        """Bring the journal into the catalog, as a recovery and a checkpoint would."""
+        """Move the journal into the catalog, like a recovery and a checkpoint."""
         view = self._view
         numbers = journal_numbers(view.folder / "journal")
         store = Catalog(self._staging_dir)
@@ -234,7 +234,7 @@ class _RepairBuilder:
             following = max([*numbers, first]) + 1
             registry = Registry(store, int(store.meta("next_epoch")))
             replay = SalvageReplay(registry, found, time.time())
-            replay.run(view.journals, self._told)
+            replay.run(view.journals, self._report_progress)
             snapshot = checkpoint.take(registry, following)
             checkpoint.write(snapshot, self._segments, segment, store, EngineMetrics())
             if metrics is not None:
@@ -245,7 +245,7 @@ class _RepairBuilder:
         return replay
 
     def _verify(self, needed: set[int]) -> None:
-        """Check the result as a whole, with the segments that stay linked into it."""
+        """Check the result, with links to the segments that stay."""
         for number in needed:
             target = segment_path(self._segments, number)
             if not target.exists():
@@ -253,13 +253,13 @@ class _RepairBuilder:
         left = check(self._staging_dir, self._begin("Checking the result"), live=False).damages
         if left:
             raise StoreError(
-                f"The repair would leave damage behind, so nothing was changed: {left[0]}. "
+                f"Nothing was changed: the repaired state would still be damaged, {left[0]}. "
                 "Please report this, with the output of 'headwater check'."
             )
 
 
 class _Installation:
-    """Puts the repaired state in the place of the damaged one."""
+    """Replaces the damaged state by the repaired one."""
 
     def __init__(
         self, folder: Path, staging_dir: Path, report: CheckReport, faults: Faults
@@ -272,35 +272,35 @@ class _Installation:
             self._needed = needed_segments(db)
 
     def run(self) -> Path:
-        kept = self._keep()
+        saved = self._save_damaged()
         self._faults.reach("repair-kept")
         self._put_in_place()
         self._faults.reach("repair-in-place")
         self._switch()
         self._faults.reach("repair-switched")
         self._clean()
-        return kept
+        return saved
 
-    def _keep(self) -> Path:
+    def _save_damaged(self) -> Path:
         stamp = f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        kept = self._folder / stamp
+        saved = self._folder / stamp
         count = 1
-        while kept.exists():
+        while saved.exists():
             count += 1
-            kept = self._folder / f"{stamp}-{count}"
-        for part in (kept, kept / "journal", kept / "segments"):
+            saved = self._folder / f"{stamp}-{count}"
+        for part in (saved, saved / "journal", saved / "segments"):
             part.mkdir()
         for path in self._folder.glob(f"{catalog.FILE}*"):
-            _copy(path, kept / path.name)
+            _copy(path, saved / path.name)
         for path in (self._folder / "journal").glob("*.log"):
-            _copy(path, kept / "journal" / path.name)
+            _copy(path, saved / "journal" / path.name)
         for number in segment_numbers(self._folder / "segments"):
             path = segment_path(self._folder / "segments", number)
             if number not in self._needed or f"segments/{path.name}" in self._damaged_files:
-                _link(path, kept / "segments" / path.name)
-        for part in (kept / "journal", kept / "segments", kept, self._folder):
+                _link(path, saved / "segments" / path.name)
+        for part in (saved / "journal", saved / "segments", saved, self._folder):
             sync_directory(part)
-        return kept
+        return saved
 
     def _put_in_place(self) -> None:
         for part in ("segments", "journal"):
@@ -313,14 +313,14 @@ class _Installation:
 
     def _switch(self) -> None:
         old = self._folder / catalog.FILE
-        try:  # what the old one's write-ahead log holds must not be lost if we die right here
+        try:  # a crash right here must not lose the write-ahead log of the old catalog
             with closing(sqlite3.connect(old)) as db:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.DatabaseError:
             pass
         new = self._staging_dir / catalog.FILE
         sync_file(new)
-        # Left behind, these would be applied to the new catalog.
+        # SQLite would apply these files to the new catalog.
         for suffix in ("-wal", "-shm"):
             old.with_name(old.name + suffix).unlink(missing_ok=True)
         new.replace(old)
@@ -337,7 +337,7 @@ class _Installation:
 
 
 def _link(path: Path, target: Path) -> None:
-    """Share a file that never changes, or copy it where that can't be done."""
+    """Link a file that never changes, or copy it where links are not possible."""
     try:
         os.link(path, target)
     except OSError:

@@ -1,7 +1,7 @@
-"""Replaying a damaged journal: what can't be applied is dropped, and told.
+"""Replaying a damaged journal: records that can't be applied are dropped and reported.
 
-An append behind one that was dropped would leave a hole in its stream, so it is dropped as well;
-other streams are not affected.
+An append after a dropped one would leave a gap in its stream, so it is dropped too. Other streams
+are not affected.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ RECOVERED: Final = "recovered/{}"
 
 
 class UnnamedStream(NamedTuple):
-    """Bytes of a stream that nobody knows the path of."""
+    """Bytes of a stream whose path is lost."""
 
     start: int
     end: int
@@ -46,7 +46,7 @@ class UnnamedStream(NamedTuple):
 
 
 class SalvageReplay:
-    """Applies the records that can be applied, in the order of the journal."""
+    """Applies all valid records in journal order, and reports the others."""
 
     def __init__(self, registry: Registry, found: dict[int, UnnamedStream], now: float) -> None:
         self._registry = registry
@@ -57,18 +57,18 @@ class SalvageReplay:
         self.dropped: list[str] = []
         self.recovered: list[str] = []
         self.truncated: set[int] = set()
-        """Streams that have lost, or may have lost, what came behind their end."""
+        """Streams that lost, or may have lost, appends after their end."""
 
-    def run(self, files: list[Path], told: Callable[[int], None]) -> None:
-        """Apply all that journal files hold."""
+    def run(self, files: list[Path], report: Callable[[int], None]) -> None:
+        """Apply all records of journal files."""
         for path, item in read_journals(list(self._usable(files))):
             name = f"journal/{path.name}, byte {item.position}"
             if isinstance(item, Torn):
-                self.dropped.append(f"{name}: a write that never finished is cut off.")
+                self.dropped.append(f"{name}: an unfinished write is cut off.")
             elif isinstance(item, Damage):
                 self._damage(path, item)
             else:
-                told(len(item.body))
+                report(len(item.body))
                 self._record(name, item.body)
         for number in list(self._found):
             self._materialise(number)
@@ -76,7 +76,7 @@ class SalvageReplay:
             stream = describe_streams(NamedStream(number, path_of or None))
             self.dropped.append(
                 f"{count} appends with {self._lost_bytes[number]} bytes{stream} are dropped: they "
-                "lie behind what is lost."
+                "follow lost appends."
             )
 
     def _usable(self, files: list[Path]) -> Iterator[Path]:
@@ -86,11 +86,11 @@ class SalvageReplay:
                     continue
                 check_header(path)
             except StoreDamaged:
-                pass  # its records may be whole all the same
+                pass  # its records may still be intact
             yield path
 
     def _damage(self, path: Path, damage: Damage) -> None:
-        """Drop a place that holds no record, and say whose it was as far as that can be known."""
+        """Drop a damaged part, and report its streams as far as they are known."""
         known, complete = find_owners(path, damage)
         named = []
         for number in dict.fromkeys(known):
@@ -103,11 +103,11 @@ class SalvageReplay:
                 describe_streams(NamedStream(number, None if stream is None else stream.path))
             )
         line = (
-            f"journal/{path.name}, bytes {damage.position} to {damage.end}: what does not hold its "
-            f"checksum is dropped{','.join(named)}."
+            f"journal/{path.name}, bytes {damage.position} to {damage.end}: dropped, since they "
+            f"don't match their checksum{','.join(named)}."
         )
         if not complete:
-            line += " It can't be known whether more streams have lost something there."
+            line += " It is unknown whether more streams lost records there."
         self.dropped.append(line)
 
     def _record(self, name: str, body: bytes) -> None:
@@ -135,7 +135,7 @@ class SalvageReplay:
         if stream is None or record.start > stream.durable.end:
             self._lose(record, stream)
             return
-        # Bytes that a segment has already are not taken twice, but what came with them may be new.
+        # A segment may already have the bytes, while the closure or the producer is new.
         data = b"" if record.start < stream.durable.end else record.data
         self._registry.appended(stream, data, record.extras, record.now)
 
@@ -151,7 +151,7 @@ class SalvageReplay:
         if registry.by_number(record.stream) is not None:
             return
         other = registry.find(record.meta.path)
-        if other is not None:  # that it was deleted is what has been lost
+        if other is not None:  # the record of its deletion is lost
             registry.deleted(other)
             if other.forks:
                 self._rename(other)
@@ -170,7 +170,7 @@ class SalvageReplay:
         self._registry.put(stream)
 
     def _materialise(self, number: int) -> DiskStream:
-        """Make a stream of bytes that nobody knows the path of."""
+        """Create a stream for bytes whose path is lost."""
         registry = self._registry
         found = self._found.pop(number)
         path = self._free_path(number)

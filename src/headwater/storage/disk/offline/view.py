@@ -1,23 +1,23 @@
-"""A data directory as it is at one moment, while a server may be writing to it.
+"""A consistent view of a data directory, while a server may be writing to it.
 
-The catalog is the anchor. A read transaction on it shows one checkpoint: which segments hold which
-bytes, and from which journal file on the journal belongs to it. Within that transaction
+The catalog is the anchor. A read transaction on it shows one checkpoint: the extents of all
+segments, and the first journal file to replay. Within that transaction:
 
-- the *journal* files from that one on are copied, the newest first. A server turns to the next file
-  only between two batches: if the copy of a file holds a batch, the file before it had its last one
-  by then, and is copied after that. So the copies hold one unbroken run of batches, which reaches
-  at least up to what was acknowledged when the copying began. The newest batch may have been caught
-  half written: it is a torn one, as after a crash.
-- the *segments* are opened. They never change, and stay readable once they are open, even if a
-  compaction deletes them.
-- then the journal's first file is asked for again, outside of the transaction. Files are deleted,
-  or written over, only after a checkpoint has been committed that no longer needs them. If the
-  answer is the same, no such checkpoint was committed before the copies were made, and they are
-  good; otherwise all of this is done anew, and likewise if a segment was gone although the catalog
-  has changed since. If the catalog has not changed, the file is missing.
-- at last the catalog itself is copied, as the transaction sees it.
+- The *journal* files from that one on are copied, the newest first. A server switches to the next
+  file only between two batches: if the copy of a file has a batch, the file before it was already
+  complete, and is copied later. So the copies hold an unbroken sequence of batches, which includes
+  everything acknowledged before the copying began. The newest batch may be half written: it is
+  torn, as after a crash.
+- The *segments* are opened. They never change, and an open segment stays readable even if a
+  compaction deletes it.
+- The number of the first journal file is then read again, outside of the transaction. Files are
+  deleted or overwritten only after the commit of a checkpoint that no longer needs them. If the
+  number is unchanged, there was no such commit before the copies were made, and they are valid.
+  Otherwise the view is taken again. So it is if a segment was missing and the catalog has changed
+  since; if the catalog has not changed, the segment really is missing.
+- Finally the catalog is copied as the transaction sees it.
 
-So catalog, segments and journal of a view fit together, as if the server had been killed.
+So catalog, segments and journal of a view are consistent, as if the server had been killed.
 """
 
 import fcntl
@@ -49,13 +49,13 @@ _FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 class DirectoryView(msgspec.Struct):
-    """The files that belong together."""
+    """The files of one consistent state."""
 
     folder: Path
     live: bool
-    """A server runs on the directory."""
+    """Whether a server runs on the directory."""
     catalog: Path | None
-    """A copy of the catalog, or None if it can't be read."""
+    """A copy of the catalog; None if it is unreadable."""
     catalog_error: str
     journals: list[Path]
     """Copies, oldest first."""
@@ -81,7 +81,7 @@ def require_data(folder: Path) -> None:
 
 
 def is_running(folder: Path) -> bool:
-    """Tell whether a server holds the lock of a directory."""
+    """Return whether a server holds the lock of a directory."""
     try:
         fd = os.open(folder / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -96,11 +96,11 @@ def is_running(folder: Path) -> bool:
 
 
 def read_only(folder: Path, *, live: bool) -> sqlite3.Connection:
-    """Open the catalog without ever changing it."""
+    """Open the catalog for reading, without changing any file."""
     path = folder / catalog.FILE
     log = path.with_name(f"{path.name}-wal")
-    # With nothing in the write-ahead log there is no need for the files of shared memory that
-    # SQLite would leave behind. A server that starts right now writes to that log first.
+    # With an empty write-ahead log, the catalog is opened without the shared-memory files that
+    # SQLite would leave on disk. A server that starts right now writes to that log first.
     alone = not live and (not log.exists() or not log.stat().st_size)
     mode = "immutable=1" if alone else "mode=ro"
     url = f"file:{quote(str(path))}?{mode}"
@@ -110,12 +110,12 @@ def read_only(folder: Path, *, live: bool) -> sqlite3.Connection:
 
 
 def any_text(raw: bytes) -> str:
-    """Read a text column; damaged bytes in one must not keep the rest from being read."""
+    """Decode a text column; damaged bytes in it must not make the rest unreadable."""
     return raw.decode("utf-8", "replace")
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Tell an error that more room would help against."""
+    """Return whether more disk space would fix an error."""
     if isinstance(error, OSError):
         return error.errno in DISK_FULL_ERRORS
     return getattr(error, "sqlite_errorcode", None) in _FULL
@@ -123,18 +123,18 @@ def is_disk_full(error: Exception) -> bool:
 
 @contextmanager
 def explain_disk_full(folder: Path, what: str, advice: str) -> Iterator[None]:
-    """Say where room is lacking for what a block writes, and what to do about it."""
+    """Report a full disk as one sentence: the folder, what was written, and what to do."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
         if not is_disk_full(error):
             raise
-        raise StoreError(f"There is not enough room in '{folder}' for {what}: {advice}.") from error
+        raise StoreError(f"Not enough disk space in '{folder}' for {what}: {advice}.") from error
 
 
 @contextmanager
 def take_view(folder: Path, scratch: Path, *, live: bool | None = None) -> Iterator[DirectoryView]:
-    """Hold a view for a block; copies of the catalog and the journal are put into `scratch`."""
+    """Provide a view for a block; catalog and journal are copied to `scratch`."""
     require_data(folder)
     running = is_running(folder) if live is None else live
     (scratch / "journal").mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def _take(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> Direct
         held.close()
         time.sleep(_PAUSE)
     raise StoreError(
-        f"'{folder}' changes faster than it can be looked at: try again when less is written."
+        f"'{folder}' changes faster than it can be copied: try again when there are fewer writes."
     )
 
 
@@ -168,7 +168,9 @@ def _take_once(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> D
     if not (folder / catalog.FILE).exists():
         raise sqlite3.DatabaseError("the file is missing")
     with closing(read_only(folder, live=live)) as connection:
-        with explain_disk_full(folder, "what SQLite needs to read the catalog", "make some"):
+        with explain_disk_full(
+            folder, "the files that SQLite needs to read the catalog", "free some"
+        ):
             connection.execute("BEGIN")
             state = _state(connection)
         if state.version > catalog.VERSION:
@@ -229,7 +231,7 @@ def _without_catalog(
 
 
 def _copy_journals(folder: Path, scratch: Path, numbers: list[int]) -> dict[int, Path]:
-    """Copy the journal files that are there, the newest first."""
+    """Copy the existing journal files, the newest first."""
     for stale in (scratch / "journal").iterdir():
         stale.unlink()
     copies = {}
@@ -246,7 +248,7 @@ def _copy_journals(folder: Path, scratch: Path, numbers: list[int]) -> dict[int,
 
 
 def copy_file(original: Path, copy: Path) -> None:
-    """Copy a file; zeros, which a journal file is filled with, take no room in the copy."""
+    """Copy a file sparsely: the zeros of a prefilled journal file take no space in the copy."""
     with original.open("rb", buffering=0) as old, copy.open("wb") as new:
         while True:
             with naming(original):
@@ -262,7 +264,7 @@ def copy_file(original: Path, copy: Path) -> None:
 
 
 def _refuse_newer(copy: Path, original: Path) -> None:
-    """Refuse a journal file of a newer version, by the name that is known outside."""
+    """Refuse a journal file of a newer version, with the name of the original."""
     try:
         seed_of(copy)
     except NewerFormat as error:
@@ -270,14 +272,14 @@ def _refuse_newer(copy: Path, original: Path) -> None:
 
 
 def _looks_damaged(path: Path) -> bool:
-    """Tell a damaged copy: a batch that was written while it was copied looks so as well."""
+    """Return whether a copy looks damaged, as it also does if a batch was written meanwhile."""
     return not is_unused(path) and any(
         isinstance(item, Damage) and not item.torn for item in read_journal(path)
     )
 
 
 def open_segments(folder: Path, numbers: list[int], held: ExitStack) -> dict[int, OpenSegment]:
-    """Open the segments that are there, until the stack is closed."""
+    """Open the existing segments, until the stack is closed."""
     _allow_files(len(numbers))
     opened = {}
     for number in numbers:
@@ -297,7 +299,7 @@ def _allow_files(count: int) -> None:
     if soft != resource.RLIM_INFINITY and wanted > soft:
         if hard != resource.RLIM_INFINITY and wanted > hard:
             raise StoreError(
-                f"{wanted} files have to be open at once, and {hard} are allowed: "
-                "raise the limit with 'ulimit -n'."
+                f"The command needs {wanted} open files, but the limit is {hard}: "
+                "raise it with 'ulimit -n'."
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
