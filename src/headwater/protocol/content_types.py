@@ -1,4 +1,4 @@
-"""Content types: what makes two of them the same, and what they mean for framing (PROTOCOL 9)."""
+"""Content types, which decide the framing (PROTOCOL 9), and content codings of responses."""
 
 import re
 from functools import lru_cache
@@ -10,11 +10,11 @@ JSON: Final = "application/json"
 _WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _FORM: Final = re.compile(rf"{_WORD}/{_WORD}", re.ASCII)
 _MAX_KEPT: Final = 256
-"""Longer values are not remembered: they come from clients, who choose them freely."""
+"""Longer values are not cached: clients choose them freely."""
 
 
 def media_type(content_type: str) -> str | None:
-    """Reduce a header value to its media type in lower case, or None where it has no such form."""
+    """Return the media type of a header value in lower case, or None if it is malformed."""
     return _known(content_type) if len(content_type) <= _MAX_KEPT else _reduce(content_type)
 
 
@@ -27,7 +27,7 @@ _known: Final = lru_cache(maxsize=1024)(_reduce)
 
 
 def is_json(media: str) -> bool:
-    """Tell whether a stream of this media type is in JSON mode."""
+    """Return whether a stream of this media type is in JSON mode."""
     return media == JSON
 
 
@@ -37,22 +37,22 @@ def holds_json(content_type: str) -> bool:
 
 
 def is_text(media: str) -> bool:
-    """Tell whether SSE carries this media type as text rather than base64 (PROTOCOL 5.8)."""
+    """Return whether SSE carries this media type as text rather than base64 (PROTOCOL 5.8)."""
     return media == JSON or media.startswith("text/")
 
 
-# Content codings: which of ours a client prefers (RFC 9110, 12.5.3).
+# Content codings: which one a client prefers (RFC 9110, 12.5.3)
 
 CODINGS: Final = ("zstd", "br", "gzip", "deflate")
-"""In our order of preference: speed for size, as measured on JSON."""
+"""In the server's order of preference: the best ratio of speed to size, as measured on JSON."""
 
 _ALIASES: Final = {"x-gzip": "gzip"}
 _MAX_ENCODINGS: Final = 256
-"""Longer values are not remembered: they come from clients, who choose them freely."""
+"""Longer values are not cached: clients choose them freely."""
 
 
 def negotiate(accept_encoding: str) -> str | None:
-    """Choose the coding for a response, or None for none."""
+    """Return the coding for a response, or None if it is sent as it is."""
     return (
         _known_encodings(accept_encoding)
         if len(accept_encoding) <= _MAX_ENCODINGS

@@ -1,10 +1,10 @@
-"""Globs over stream paths, and an index that finds the ones which match a path (PROTOCOL 6.2).
+"""Globs over stream paths, and an index that finds the globs that match a path (PROTOCOL 6.2).
 
 A glob is a path in which a segment may be `*`, for any one segment, or `**`, for any number of
-segments, also none. Within a segment a star is a letter like any other.
+segments, including none. Within a segment a star is an ordinary character.
 
-The index is a tree of segments in which a path walks along all its matches at once. So it costs as
-much as the path and its matches are long, however many globs there are.
+The index is a tree of segments in which all matches of a path are followed at once. A lookup costs
+as much as the path and its matches are long, regardless of the number of globs.
 """
 
 from collections.abc import Hashable
@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def segments(pattern: str) -> tuple[str, ...]:
-    """Split a pattern; of several `**` in a row one says the same."""
+    """Split a pattern into segments; several `**` in a row are equivalent to one."""
     parts = pattern.split("/")
     return tuple(
         part
@@ -28,11 +28,11 @@ def segments(pattern: str) -> tuple[str, ...]:
 
 
 def literal_prefix(pattern: str) -> str:
-    """Give what every matching path begins with."""
+    """Return the prefix that all matching paths have."""
     fixed: list[str] = []
     for part in pattern.split("/"):
         if part == ANY and fixed:
-            return "/".join(fixed)  # it matches no segment as well, so no slash has to follow
+            return "/".join(fixed)  # `**` may match no segment, so no slash has to follow
         if part in {ONE, ANY}:
             return "/".join([*fixed, ""]) if fixed else ""
         fixed.append(part)
@@ -40,7 +40,7 @@ def literal_prefix(pattern: str) -> str:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Tell whether a glob matches a path."""
+    """Return whether a glob matches a path."""
     states = {0}
     parts = segments(pattern)
     for segment in path.split("/"):
@@ -56,7 +56,7 @@ def matches(pattern: str, path: str) -> bool:
 
 
 def _with_nothing_for_any(states: set[int], parts: tuple[str, ...]) -> set[int]:
-    """Add where a path stands if a `**` right behind it stands for no segment."""
+    """Add the states after a `**` that matches no segment."""
     return states | {state + 1 for state in states if state < len(parts) and parts[state] == ANY}
 
 
@@ -76,26 +76,26 @@ class _Node(Generic[Key]):
 
 
 class GlobIndex(Generic[Key]):
-    """Patterns, each under a key, and which of them match a path."""
+    """An index of patterns by key."""
 
     def __init__(self) -> None:
         self._root: _Node[Key] = _Node()
         self._patterns: dict[Key, str] = {}
-        # Streams are appended to again and again: what a path matched is worth remembering.
+        # The same streams are appended to again and again: the matches of a path are cached.
         self._known: dict[str, tuple[Key, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._patterns)
 
     def add(self, key: Key, pattern: str) -> None:
-        """Put a pattern under a key, in place of any other that is there."""
+        """Add a pattern under a key, replacing the one that is there."""
         self.remove(key)
         self._patterns[key] = pattern
         self._known.clear()
         self._walk(pattern)[-1].keys.add(key)
 
     def remove(self, key: Key) -> None:
-        """Take out the pattern under a key, if there is one."""
+        """Remove the pattern under a key, if there is one."""
         pattern = self._patterns.pop(key, None)
         if pattern is None:
             return
@@ -115,7 +115,7 @@ class GlobIndex(Generic[Key]):
                 del parent.children[segment]
 
     def match(self, path: str) -> tuple[Key, ...]:
-        """Find the keys of all patterns that match a path."""
+        """Return the keys of all patterns that match a path."""
         known = self._known.get(path)
         if known is None:
             if not self._patterns:
@@ -127,7 +127,7 @@ class GlobIndex(Generic[Key]):
         return known
 
     def _walk(self, pattern: str) -> list[_Node[Key]]:
-        """Give the nodes of a pattern from the root on, making those that are not there."""
+        """Return the nodes of a pattern from the root, creating those that are missing."""
         node = self._root
         nodes = [node]
         for segment in segments(pattern):
@@ -161,5 +161,5 @@ class GlobIndex(Generic[Key]):
 
 
 def _reached(nodes: set[_Node[Key]]) -> set[_Node[Key]]:
-    """Add the nodes of every `**` that may stand for no segment here."""
+    """Add the nodes of each `**` that may match no segment here."""
     return nodes | {node.any for node in nodes if node.any is not None}

@@ -1,4 +1,4 @@
-"""Header names of the protocol, and the strict reading of their values (PROTOCOL 4, 5, 13.2)."""
+"""Header names of the protocol, and strict parsers of their values (PROTOCOL 4, 5, 13.2)."""
 
 import re
 from datetime import datetime
@@ -20,7 +20,7 @@ STREAM_FORKED_FROM: Final = "Stream-Forked-From"
 STREAM_FORK_OFFSET: Final = "Stream-Fork-Offset"
 STREAM_FORK_SUB_OFFSET: Final = "Stream-Fork-Sub-Offset"
 STREAM_INCARNATION: Final = "Stream-Incarnation"
-"""Ours: changes when a stream is deleted and created again."""
+"""An extension: changes when a stream is deleted and created again."""
 STREAM_SSE_DATA_ENCODING: Final = "Stream-SSE-Data-Encoding"
 PRODUCER_ID: Final = "Producer-Id"
 PRODUCER_EPOCH: Final = "Producer-Epoch"
@@ -37,7 +37,7 @@ _MAX_TTL: Final = 10**10
 
 
 class BadHeader(Struct, frozen=True):
-    """A header has a value that can't be used."""
+    """A header has an invalid value."""
 
     name: str
     value: str
@@ -45,12 +45,12 @@ class BadHeader(Struct, frozen=True):
 
 
 def is_true(value: str | None) -> bool:
-    """Tell whether a presence header is set: any value but `true` counts as absent."""
+    """Return whether a presence header is set: any value but `true` counts as absent."""
     return value is not None and value.lower() == "true"
 
 
 def parse_expiry(ttl: str | None, expires_at: str | None) -> Expiry | BadHeader:
-    """Read `Stream-TTL` or `Stream-Expires-At`."""
+    """Parse `Stream-TTL` or `Stream-Expires-At`."""
     if ttl is not None:
         if expires_at is not None:
             return BadHeader(STREAM_EXPIRES_AT, expires_at, "to be absent when Stream-TTL is set")
@@ -72,7 +72,7 @@ def parse_expiry(ttl: str | None, expires_at: str | None) -> Expiry | BadHeader:
 
 
 def parse_plain_integer(text: str, limit: int) -> int | None:
-    """Read a non-negative integer without signs, leading zeros or exponents."""
+    """Parse a non-negative integer without signs, leading zeros or exponents."""
     if len(text) > len(str(limit)) or _PLAIN_INTEGER.fullmatch(text) is None:
         return None
     value = int(text)
@@ -82,7 +82,7 @@ def parse_plain_integer(text: str, limit: int) -> int | None:
 def parse_producer(
     producer_id: str | None, epoch: str | None, seq: str | None
 ) -> ProducerClaim | BadHeader | None:
-    """Read the three producer headers, which come together or not at all (PROTOCOL 5.2.1)."""
+    """Parse the producer headers: either all three are sent or none is (PROTOCOL 5.2.1)."""
     if producer_id is None and epoch is None and seq is None:
         return None
     given = ((PRODUCER_ID, producer_id), (PRODUCER_EPOCH, epoch), (PRODUCER_SEQ, seq))

@@ -1,14 +1,14 @@
-"""Offsets: where a position lies in a stream, and in which incarnation of it.
+"""Offsets: positions in a stream, and the incarnations that they belong to.
 
 An offset is `{epoch:016d}_{byte:016d}`. The epoch is the number of the incarnation that wrote the
-bytes just before the position. Epochs are drawn from one counter for the whole store, so that
+bytes just before the position. Epochs come from one counter for the whole store, so that
 
-- a stream created again at a path that was deleted has a new epoch, and an old offset can be told
-  from a new one (the path needs no memory of its past);
-- a fork shares its source's offsets up to the fork point and continues with its own, higher epoch:
-  offsets of one stream stay unique and sort as strings (PROTOCOL 8).
+- a stream created again at the path of a deleted one has a new epoch, and old offsets are
+  recognised without a record of the deleted stream;
+- a fork shares the offsets of its source up to the fork point and continues with its own, higher
+  epoch: offsets of one stream stay unique and sort as strings (PROTOCOL 8).
 
-`Lineage` is the rule that gives each byte position of a stream its one name.
+`Lineage` maps each byte position of a stream to its one offset.
 """
 
 import re
@@ -21,7 +21,7 @@ MAX_BYTE: Final = 10**16 - 1
 
 
 class Offset(NamedTuple):
-    """One position of one stream."""
+    """A position in a stream."""
 
     epoch: int
     byte: int
@@ -31,7 +31,7 @@ class Offset(NamedTuple):
 
 
 class Now(Struct, frozen=True):
-    """The `now` sentinel: wherever the tail is."""
+    """The `now` sentinel: the tail, at the time of the request."""
 
 
 class MalformedOffset(Struct, frozen=True):
@@ -41,13 +41,13 @@ class MalformedOffset(Struct, frozen=True):
 
 
 START: Final = Offset(0, 0)
-"""The beginning of any stream: epoch 0 is never assigned, so `-1` and the zero offset share it."""
+"""The beginning of any stream; epoch 0 is never assigned, so `-1` and the zero offset mean it."""
 
 NOW: Final = Now()
 
 
 def parse_offset(text: str) -> Offset | MalformedOffset:
-    """Read an offset that the server once minted."""
+    """Parse an offset that the server returned."""
     match = _FORM.fullmatch(text)
     if match is None:
         return MalformedOffset(text)
@@ -55,7 +55,7 @@ def parse_offset(text: str) -> Offset | MalformedOffset:
 
 
 def parse_position(text: str | None) -> Offset | Now | MalformedOffset:
-    """Read the `offset` query parameter: absent, `-1`, `now` or an offset (PROTOCOL 8)."""
+    """Parse the `offset` query parameter: absent, `-1`, `now` or an offset (PROTOCOL 8)."""
     if text is None or text == "-1":
         return START
     if text == "now":
@@ -64,7 +64,7 @@ def parse_position(text: str | None) -> Offset | Now | MalformedOffset:
 
 
 class StaleIncarnation(Struct, frozen=True):
-    """The offset belongs to a stream that was deleted, or to another stream."""
+    """The offset belongs to a deleted stream, or to another stream."""
 
     offset: Offset
     epoch: int
@@ -77,17 +77,17 @@ class UnknownPosition(Struct, frozen=True):
 
 
 class Lineage(Struct, frozen=True):
-    """Which epoch names which bytes of a stream.
+    """The epochs that name the bytes of a stream.
 
-    `inherited` lists, oldest first, `(up to this byte, epoch)` for what a fork took over; whatever
-    lies past the last of them is named by the stream's `own` epoch.
+    `inherited` lists, oldest first, `(up to this byte, epoch)` for the bytes that a fork inherited.
+    Positions after the last of them have the stream's `own` epoch.
     """
 
     own: int
     inherited: tuple[tuple[int, int], ...] = ()
 
     def name(self, byte: int) -> Offset:
-        """Name a byte position."""
+        """Return the offset of a byte position."""
         if self.inherited:
             for upto, epoch in self.inherited:
                 if byte <= upto:
@@ -95,7 +95,7 @@ class Lineage(Struct, frozen=True):
         return Offset(self.own, byte)
 
     def locate(self, offset: Offset) -> int | StaleIncarnation | UnknownPosition:
-        """Find the byte position that an offset names."""
+        """Return the byte position that an offset names."""
         if offset == START:
             return 0
         if self.name(offset.byte) == offset:
@@ -105,7 +105,7 @@ class Lineage(Struct, frozen=True):
         return UnknownPosition(offset)
 
     def fork(self, at: int, epoch: int) -> "Lineage":
-        """Derive the lineage of a fork that diverges at byte `at` and writes as `epoch`."""
+        """Return the lineage of a fork that diverges at byte `at` and writes as `epoch`."""
         inherited: list[tuple[int, int]] = []
         for upto, ancestor in self.inherited:
             if upto >= at:
@@ -115,14 +115,14 @@ class Lineage(Struct, frozen=True):
 
 
 class OffsetBeyondTail(Struct, frozen=True):
-    """The offset lies past the end of the stream."""
+    """The offset is past the end of the stream."""
 
     offset: Offset
     tail: Offset
 
 
 class OffsetInsideMessage(Struct, frozen=True):
-    """The offset lies between the two ends of a message."""
+    """The offset is inside a message."""
 
     offset: Offset
 

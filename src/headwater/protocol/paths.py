@@ -1,7 +1,7 @@
-"""Stream paths: what a URL path may look like, and which stream it names.
+"""Stream paths: which URL paths are valid, and which streams they name.
 
-A path is the part of the URL behind the root (`/v1/stream/`), percent-decoded. Whatever a proxy, a
-file system or a careless join could read as another path is refused (PROTOCOL 12.2).
+A path is the part of the URL after the root (`/v1/stream/`), percent-decoded. A path that a proxy,
+a file system or a careless join could interpret as another path is refused (PROTOCOL 12.2).
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ DAMAGED_PATH: Final = f"{RESERVED}/damaged/{{}}"
 """The path, by number, of a stream that a repair has set apart: no request can name it."""
 
 _MAX_KEPT: Final = 256
-"""Longer paths are not remembered: they come from clients, who choose them freely."""
+"""Longer paths are not cached: clients choose them freely."""
 
 
 class BadPath(Struct, frozen=True):
@@ -27,13 +27,13 @@ class BadPath(Struct, frozen=True):
 
 
 class NotAStream(Struct, frozen=True):
-    """The path does not lie under the root of the streams."""
+    """The path is not below the root of the streams."""
 
     root: str
 
 
 def parse_path(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotAStream:
-    """Find the stream that a URL path names; `root` begins and ends with a slash."""
+    """Return the stream that a URL path names; `root` begins and ends with a slash."""
     return (_known if len(url_path) <= _MAX_KEPT else _parse)(url_path, root, max_bytes)
 
 
@@ -66,5 +66,5 @@ _known: Final = lru_cache(maxsize=16384)(_parse)
 
 
 def url_path(path: str, root: str) -> str:
-    """Write the URL path of a stream."""
+    """Return the URL path of a stream."""
     return root + quote(path, safe="/~!$&'()*+,;=:@")

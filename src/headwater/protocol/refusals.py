@@ -1,7 +1,7 @@
-"""What a store answers instead of a result: one value per cause, carrying its data.
+"""Why a request is refused: one value per cause, with its data.
 
-A refusal is an answer, not an exception: the rules return it, the stores pass it on, and the server
-turns it into a status code and a sentence (`headwater.server.problems`).
+A refusal is a return value, not an exception: the rules return it, the stores pass it on, and the
+server turns it into a status code and a sentence (`headwater.server.problems`).
 """
 
 from msgspec import Struct
@@ -12,25 +12,25 @@ from headwater.protocol.producers import EpochStartsAtZero, Fenced, ProducerStat
 
 
 class StreamNotFound(Struct, frozen=True):
-    """No stream lives at this path: it never did, or it was deleted or has expired."""
+    """There is no stream at this path: it never existed, was deleted, or has expired."""
 
     path: str
 
 
 class StreamGone(Struct, frozen=True):
-    """The stream was deleted, and its bytes are kept only for its forks (PROTOCOL 4.2)."""
+    """The stream was deleted, and its bytes are stored only for its forks (PROTOCOL 4.2)."""
 
     path: str
 
 
 class PathBlocked(Struct, frozen=True):
-    """A deleted stream with living forks still holds this path."""
+    """The path is taken by a deleted stream that still has forks."""
 
     path: str
 
 
 class ConfigMismatch(Struct, frozen=True):
-    """A stream exists here with another configuration."""
+    """A stream with another configuration exists at this path."""
 
     path: str
     field: str
@@ -39,16 +39,16 @@ class ConfigMismatch(Struct, frozen=True):
 
 
 class StreamClosed(Struct, frozen=True):
-    """The stream is closed and takes no more appends."""
+    """The stream is closed and accepts no more appends."""
 
     path: str
     tail: Offset
     producer: ProducerState | None = None
-    """How far the stream has taken the appends of the producer that asks."""
+    """The stored state of the producer that the request names."""
 
 
 class ContentTypeMismatch(Struct, frozen=True):
-    """The content type of an append, or of a fork, is not the stream's."""
+    """The content type of an append, or of a fork, differs from the stream's."""
 
     path: str
     expected: str
@@ -70,13 +70,13 @@ class SourceNotFound(Struct, frozen=True):
 
 
 class SourceGone(Struct, frozen=True):
-    """The stream to fork from was deleted and only serves the forks that it has."""
+    """The stream to fork from was deleted and only serves its existing forks."""
 
     path: str
 
 
 class SubOffsetOvershoot(Struct, frozen=True):
-    """The fork's sub-offset reaches past the end of its source."""
+    """The sub-offset of a fork is past the end of its source."""
 
     sub_offset: int
     available: int

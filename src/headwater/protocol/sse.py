@@ -1,8 +1,8 @@
 """Server-Sent Events: data and control events as bytes (PROTOCOL 5.8).
 
-A client strips one space from the beginning of a line's value, where there is one. So a line that
-begins with a space is given another, and only such a line: the public conformance suite looks for
-`data:` with nothing behind it.
+A client removes one leading space from the value of a line. A line that begins with a space is
+therefore written with another one, and only such a line: the public conformance suite expects
+`data:` without a space after it.
 """
 
 from binascii import b2a_base64
@@ -16,7 +16,7 @@ _LINE: Final = b"\ndata:"
 
 
 def data_event(stored: bytes, media: str) -> bytes:
-    """Make one data event of stored bytes: a JSON array, lines of text, or base64."""
+    """Encode stored bytes as one data event: a JSON array, lines of text, or base64."""
     if is_json(media):
         data = _LINE + b"[" + stored[: -len(SEPARATOR)].replace(b"\n", _LINE) + b"]"
     elif is_text(media):
@@ -27,10 +27,7 @@ def data_event(stored: bytes, media: str) -> bytes:
 
 
 def _text(stored: bytes) -> bytes:
-    """Begin a data line behind every line terminator that a client honours.
-
-    So no payload can break out of its event.
-    """
+    """Begin a data line after every line terminator, so that no payload can end its event."""
     if b"\r" in stored:
         stored = stored.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return (_LINE + stored.replace(b"\n", _LINE)).replace(_LINE + b" ", _LINE + b"  ")
@@ -39,7 +36,7 @@ def _text(stored: bytes) -> bytes:
 def control_event(
     next_offset: Offset, cursor: int, *, up_to_date: bool, closed: bool = False
 ) -> bytes:
-    """Make the control event that follows data, tells the position and, at last, closure."""
+    """Encode the control event after data: the next offset and, at the end, the closure."""
     if closed:
         fields = '"upToDate":true,"streamClosed":true'
     elif up_to_date:

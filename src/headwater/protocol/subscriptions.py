@@ -1,13 +1,17 @@
-"""Subscriptions: what is asked for, and in which state waking a worker is (PROTOCOL 6, 7).
+"""Subscriptions: their configuration, their states, and their links to streams (PROTOCOL 6, 7).
 
     idle ──wake──▶ due ──delivered──▶ waking ──claim──▶ leased      pull-wake
       ▲             │ ╰──accepted──────────────────────▶ leased      webhook
       │             ├──failed──▶ due, later ──too often──▶ dead
       ╰─────────────┴── done · release · lease over · nothing pending · re-armed
 
-Each wake has the next generation and an id of its own. Only who shows both may ack, and only until
-the state leaves that wake: everything else is fenced (PROTOCOL 7.3). The functions take a state and
-give the next one or say why there is none; time, ids and chance come in.
+Each wake has the next generation and an id of its own. An ack has to name both, and is accepted
+only while the state is in that wake: all others are fenced (PROTOCOL 7.3). The functions take a
+state and return the next one, or the reason why there is none. Time, ids and randomness are
+arguments.
+
+A link records for each stream of a subscription the position up to which it was processed
+(PROTOCOL 6.1).
 """
 
 import hashlib
@@ -36,17 +40,17 @@ _JITTER: Final = 0.2
 WEBHOOK_HOLDER: Final = "webhook"
 
 
-# What is asked for
+# Configuration
 
 
 class WebhookTarget(Struct, frozen=True):
-    """Where a webhook goes."""
+    """The destination of a webhook."""
 
     url: str
 
 
 class ConfigRequest(Struct, frozen=True):
-    """A subscription as a client writes it."""
+    """A subscription as a client describes it."""
 
     type: Kind
     pattern: str | None = None
@@ -58,7 +62,7 @@ class ConfigRequest(Struct, frozen=True):
 
 
 class Config(Struct, frozen=True):
-    """A subscription as it was asked for, in its one normal form."""
+    """The configuration of a subscription, in normal form."""
 
     type: Kind
     pattern: str | None
@@ -73,18 +77,18 @@ class Config(Struct, frozen=True):
         return self.lease_ttl_ms / 1000
 
     def fingerprint(self) -> str:
-        """Hash everything that has to agree for the same request (PROTOCOL 6.2)."""
+        """Hash everything that makes two requests equal (PROTOCOL 6.2)."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
 class BadConfig(Struct, frozen=True):
-    """The subscription can't be made as it was asked for."""
+    """The requested configuration is invalid."""
 
     reason: str
 
 
 def normalise(request: ConfigRequest, max_path: int) -> Config | BadConfig:
-    """Bring a request into its normal form, or say what is wrong with it."""
+    """Return the normal form of a request, or what is wrong with it."""
     if request.pattern is None and not request.streams:
         return BadConfig("it names neither a pattern nor streams")
     if not MIN_LEASE_MS <= request.lease_ttl_ms <= MAX_LEASE_MS:
@@ -122,7 +126,7 @@ def normalise(request: ConfigRequest, max_path: int) -> Config | BadConfig:
 
 
 def stream_path(text: str, max_path: int) -> str | BadConfig:
-    """Check a stream-root-relative path; slashes around it are left off."""
+    """Check a path relative to the stream root; slashes around it are removed."""
     path = parse_path(url_path(text.strip("/"), "/"), "/", max_path)
     if isinstance(path, str):
         return path
@@ -131,7 +135,7 @@ def stream_path(text: str, max_path: int) -> str | BadConfig:
 
 
 def stream_paths(texts: list[str], max_path: int) -> tuple[str, ...] | BadConfig:
-    """Check paths, and put each of them once and in order."""
+    """Check paths; return each of them once, in order."""
     if len(texts) > MAX_STREAMS:
         return BadConfig(f"it names more than {MAX_STREAMS} streams; add more of them later")
     found = set()
@@ -147,7 +151,7 @@ def stream_paths(texts: list[str], max_path: int) -> tuple[str, ...] | BadConfig
 
 
 class State(Struct, frozen=True, omit_defaults=True):
-    """Where a subscription is with waking its worker."""
+    """The state of the current wake of a subscription."""
 
     generation: int = 0
     phase: Phase = "idle"
@@ -178,14 +182,14 @@ class WakeFenced(Struct, frozen=True):
 
 
 def status(state: State) -> str:
-    """Say how delivery goes, as clients are told (PROTOCOL 6.3)."""
+    """Return the status of delivery as reported to clients (PROTOCOL 6.3)."""
     if state.phase == "dead":
         return "dead"
     return "failed" if state.phase == "due" and state.attempts else "active"
 
 
 def deadline(state: State) -> float | None:
-    """Tell when something has to happen by itself, if anything has."""
+    """Return the time of the next timed transition, if there is one."""
     if state.phase == "leased":
         return state.lease_until
     return state.next_attempt_at if state.phase == "due" else None
@@ -197,19 +201,19 @@ def wake(state: State, wake_id: str, now: float) -> State:
 
 
 def to_idle(state: State) -> State:
-    """End the wake: whoever comes for it later is fenced."""
+    """End the wake; later requests for it are fenced."""
     return State(state.generation)
 
 
 def lease_is_over(state: State, now: float) -> bool:
-    """Tell whether a lease has run out."""
+    """Return whether a lease has expired."""
     return state.phase == "leased" and state.lease_until <= now
 
 
 def claim(
     config: Config, state: State, worker: str, wake_id: str, now: float, *, pending: bool
 ) -> State | AlreadyClaimed | NothingPending:
-    """Give the lease to a worker, for the wake that there is or a new one."""
+    """Grant the lease to a worker, for the current wake or a new one."""
     if state.phase == "leased" and not lease_is_over(state, now):
         return AlreadyClaimed(state.holder, state.generation)
     if not pending:
@@ -222,9 +226,9 @@ def claim(
 def fence(
     state: State, token_generation: int, generation: int, wake_id: str, now: float
 ) -> WakeFenced | None:
-    """Refuse whoever does not come for the present wake (PROTOCOL 7.3).
+    """Refuse a request that is not for the current wake (PROTOCOL 7.3).
 
-    A webhook may call back before it has answered: its wake is then still due.
+    A webhook may call back before it has responded: its wake is then still due.
     """
     current = state.phase == "due" or (state.phase == "leased" and not lease_is_over(state, now))
     if current and token_generation == generation == state.generation and wake_id == state.wake_id:
@@ -233,7 +237,7 @@ def fence(
 
 
 def extend(config: Config, state: State, now: float) -> State:
-    """Keep the lease: the worker has shown that it lives."""
+    """Extend the lease after a heartbeat of its worker."""
     return _leased(state, state.holder or WEBHOOK_HOLDER, now + config.lease_seconds)
 
 
@@ -245,7 +249,7 @@ def _leased(state: State, holder: str, until: float) -> State:
 
 
 def delivered(config: Config, state: State, wake_id: str, started: float) -> State | None:
-    """A wake has reached its webhook, or its wake stream; None where it is over already."""
+    """Return the state after a wake was delivered, or None if that wake is over."""
     if state.phase != "due" or state.wake_id != wake_id:
         return None
     if config.type == "webhook":
@@ -256,7 +260,7 @@ def delivered(config: Config, state: State, wake_id: str, started: float) -> Sta
 def failed(
     state: State, wake_id: str, reason: str, now: float, chance: float, limit: int
 ) -> State | None:
-    """A delivery has failed: try again later, or give up; None where the wake is over already."""
+    """Return the state after a failed delivery, to retry or give up; None if that wake is over."""
     if state.phase != "due" or state.wake_id != wake_id:
         return None
     attempts = state.attempts + 1
@@ -271,21 +275,21 @@ def failed(
 
 
 def retry_delay(attempts: int, chance: float) -> float:
-    """Give the pause after a failed attempt, from 1 s to 60 s, give or take 20 % (PROTOCOL 7.1)."""
+    """Return the delay after a failed attempt: 1 s to 60 s, with 20 % jitter (PROTOCOL 7.1)."""
     delay = min(_LAST_RETRY, _FIRST_RETRY * 2.0 ** min(attempts - 1, 16))
     return float(min(_LAST_RETRY, max(_FIRST_RETRY, delay * (1 + _JITTER * (2 * chance - 1)))))
 
 
-# Links: which streams a subscription follows, and how far each was processed (PROTOCOL 6.1).
+# Links
 
 
 class Link(NamedTuple):
-    """One stream of one subscription."""
+    """The link of a subscription to one of its streams."""
 
     acked: Offset
-    """The last processed position; what lies behind it is pending."""
+    """The last processed position; everything after it is pending."""
     incarnation: int
-    """Which stream at the path it belongs to; 0 while there is none."""
+    """The incarnation of the stream at the path; 0 while there is none."""
     explicit: bool
     glob: bool
 
@@ -294,13 +298,13 @@ class Link(NamedTuple):
         return "explicit" if self.explicit else "glob"
 
     def has_pending(self, tail: Offset) -> bool:
-        """Tell whether something lies behind what was processed; an empty stream has nothing."""
+        """Return whether there is something to process; an empty stream has nothing."""
         return tail > self.acked and tail.byte > 0
 
 
 def beginning(origin: ForkOrigin | None) -> Offset:
-    """Give where a stream that has just appeared is linked: before all that it wrote itself.
+    """Return the position at which a new stream is linked: before its own first byte.
 
-    What a fork has inherited was written before it appeared.
+    The bytes that a fork inherits were written before it existed.
     """
     return START if origin is None else origin.anchor

@@ -1,6 +1,6 @@
-"""A growing run of bytes in memory that can be read without copying what has settled.
+"""An append-only run of bytes in memory, most of which can be read without a copy.
 
-New bytes go to an open block; a block that is full is sealed and from then on handed out as views.
+New bytes go to an open block. A full block is sealed, and read as views from then on.
 """
 
 from bisect import bisect_right
@@ -12,7 +12,7 @@ LARGE = 16 * 1024
 
 
 class ByteLog:
-    """Bytes from `start` to `end`, in a stream's own count."""
+    """The bytes of a stream from position `start` to position `end`."""
 
     __slots__ = ("_ends", "_open", "_sealed", "end", "start")
 
@@ -26,7 +26,7 @@ class ByteLog:
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
         if len(data) >= LARGE:
-            # Not worth copying: it becomes a block of its own.
+            # Large data is not copied: it becomes a block of its own.
             if self._open:
                 self._seal()
             self.end += len(data)
@@ -44,7 +44,7 @@ class ByteLog:
         self._open = bytearray()
 
     def slice(self, start: int, end: int) -> list[Buffer]:
-        """Give the bytes of a range that lies within the log, as one or more buffers."""
+        """Return the bytes of a range within the log, as one or more buffers."""
         if start >= end:
             return []
         buffers: list[Buffer] = []
@@ -65,7 +65,7 @@ class ByteLog:
         return buffers
 
     def drop_before(self, position: int) -> None:
-        """Forget the bytes before a position."""
+        """Drop the bytes before a position."""
         while self._ends and self._ends[0] <= position:
             del self._ends[0], self._sealed[0]
         if self._ends:

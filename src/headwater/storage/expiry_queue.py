@@ -1,7 +1,7 @@
 """Deadlines in order: which streams may have expired.
 
-An entry is not updated when its stream is accessed, and not removed when its stream is: whoever
-takes an entry checks the stream again, and adds it again if it has not expired.
+An entry is neither updated when its stream is accessed nor removed when its stream is deleted. The
+caller checks the stream of an entry that is due, and adds it again if it has not expired.
 """
 
 from collections.abc import Callable, Hashable

@@ -1,4 +1,4 @@
-"""Stored bytes that are not in memory: ranges of files, which can be sent from where they lie."""
+"""Ranges of files: stored bytes that are not in memory and can be sent with `sendfile`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -7,17 +7,17 @@ from headwater.protocol.byte_requests import Buffer
 
 
 class Truncated(OSError):
-    """A file ended before its bytes did."""
+    """A file is shorter than the range that should be in it."""
 
 
 class FileRange:
-    """Stored bytes that still lie in a file, and can be sent from there."""
+    """Stored bytes in a file."""
 
     __slots__ = ("_length", "_owner", "fd", "position")
 
     def __init__(self, owner: object, fd: int, position: int, length: int) -> None:
         self._owner = owner
-        """Keeps the file open."""
+        """Holds the file open."""
         self.fd = fd
         self.position = position
         self._length = length
@@ -26,15 +26,15 @@ class FileRange:
         return self._length
 
     def after(self, count: int) -> "FileRange":
-        """Give what follows the first `count` bytes."""
+        """Return the range without its first `count` bytes."""
         return FileRange(self._owner, self.fd, self.position + count, self._length - count)
 
     def first(self, count: int) -> "FileRange":
-        """Give the first `count` bytes."""
+        """Return the first `count` bytes as a range."""
         return FileRange(self._owner, self.fd, self.position, min(count, self._length))
 
     def read(self) -> bytes:
-        """Bring them into memory."""
+        """Read the bytes."""
         data = os.pread(self.fd, self._length, self.position)
         if len(data) != self._length:
             raise Truncated
@@ -45,12 +45,12 @@ Part = Buffer | FileRange
 
 
 def in_memory(parts: Sequence[Part]) -> list[Buffer]:
-    """Bring parts into memory that are not there yet."""
+    """Read the parts that are in files."""
     return [part.read() if isinstance(part, FileRange) else part for part in parts]
 
 
 def pieces(parts: Sequence[Part], size: int) -> Iterator[Buffer]:
-    """Bring parts into memory one after another, no more than `size` of a file at a time."""
+    """Yield the bytes of parts one after another, at most `size` bytes of a file at a time."""
     for part in parts:
         if isinstance(part, FileRange):
             for at in range(0, len(part), size):

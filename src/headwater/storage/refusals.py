@@ -1,4 +1,4 @@
-"""Why a store refused: the refusals of the rules, and those that only a store can give."""
+"""Why a store refused: the refusals of the rules, and those that only a store has."""
 
 from msgspec import Struct
 
@@ -21,17 +21,18 @@ class StoreFull(Struct, frozen=True):
 
 
 class StoreUnwritable(Struct, frozen=True):
-    """The store could not make it durable."""
+    """The store could not make a change durable."""
 
     reason: str
     full: bool = False
-    """Whether room would help; nothing was written then."""
+    """Whether free disk space would help; nothing was written then."""
     stopped: bool = False
-    """Whether only a restart helps, and shows what was written; else it may just be sent again."""
+    """Whether only a restart helps, and shows what was written; otherwise the request may be sent
+    again."""
 
 
 class BytesDamaged(Struct, frozen=True):
-    """Stored bytes of this stream don't hold what their checksum says."""
+    """Stored bytes of this stream do not match their checksum."""
 
     path: str
     place: str

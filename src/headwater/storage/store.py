@@ -1,22 +1,22 @@
-"""The store: the one interface between the server and whatever keeps the streams.
+"""The store: the one interface between the server and the backend that stores the streams.
 
-A store applies the rules of `headwater.protocol` to the streams that it keeps. All of its answers
-are values: a result, or a refusal that says why nothing was done. It raises only when it can't work
-at all (`StoreError`).
+A store applies the rules of `headwater.protocol` to the streams that it holds. Every method returns
+a value: a result, or a refusal with the reason why nothing was done. A store raises `StoreError`
+only when it can't work at all.
 
 Promises that hold for every method and every backend:
 
 - **Atomic.** A call takes effect as a whole or not at all, also when the process dies in between.
-- **Durable first.** A call returns once its effect is as durable as the store was told to make it,
-  and no reader, watcher or later answer shows an effect that isn't.
+- **Durable first.** A call returns once its effect has the durability that the store is configured
+  for, and no reader, watcher or later answer shows an effect that does not.
 - **Acknowledged before notified.** Watchers and observers are called in a later turn of the event
   loop than the one in which the call returns, once for all changes of that turn.
 - **In order.** Calls on one stream take effect one after another, in the order of their decisions.
-- **Not cancelled half-way.** Dropping a call that waits does not undo it: an append that was handed
-  over still happens.
+- **Not cancelled half-way.** Cancelling a call that waits does not undo it: an append that was
+  queued still happens.
 
-Methods are coroutines that need no task around them: a backend that does, makes its own. Time comes
-in as `now`, in seconds since the epoch.
+Methods are coroutines that need no task around them: a backend that needs one creates it. Time is
+passed as `now`, in seconds since the epoch.
 """
 
 from abc import ABC, abstractmethod
@@ -49,24 +49,24 @@ class StreamInfo(Struct, frozen=True):
 
 
 class Created(Struct, frozen=True):
-    """The stream exists as asked for; `new` unless it did before."""
+    """The stream exists as requested; `new` unless it existed before."""
 
     info: StreamInfo
     new: bool
 
 
 class Appended(Struct, frozen=True):
-    """The append happened: the new tail, and the producer's state where it had one."""
+    """The append happened: the new tail, and the producer's state if the request named one."""
 
     tail: Offset
     closed: bool
     producer: ProducerState | None = None
     repeated: bool = False
-    """It had happened before, by the same producer or as the same closing: nothing was written."""
+    """It was a duplicate, of the same producer or of the same closure: nothing was written."""
 
 
 class Chunk(Struct, frozen=True):
-    """Stored bytes from `start` to `end`, cut at a boundary."""
+    """Stored bytes from `start` to `end`, which is a message boundary."""
 
     info: StreamInfo
     start: Offset
@@ -74,40 +74,40 @@ class Chunk(Struct, frozen=True):
     parts: Sequence[Part]
     """The last one is always in memory."""
     up_to_date: bool
-    """Nothing lay behind `end` when the chunk was read."""
+    """There was nothing after `end` when the chunk was read."""
 
     def joined(self) -> bytes:
-        """Give the bytes in one piece."""
+        """Return the bytes in one piece."""
         return b"".join(in_memory(self.parts))
 
     @property
     def at_end(self) -> bool:
-        """Nothing will ever lie behind `end`."""
+        """Whether there will never be anything after `end`."""
         return self.up_to_date and self.info.closed
 
 
 class SplitPoints(Struct, frozen=True):
-    """Where a range of a stream may be cut, its beginning included."""
+    """Where a range of a stream may be split, its beginning included."""
 
     info: StreamInfo
     offsets: Sequence[Offset]
     complete: bool
-    """The last offset is the end of the range; otherwise, go on from it."""
+    """Whether the last offset is the end of the range; otherwise, continue from it."""
 
 
 class Store(ABC):
-    """Keeps streams. One instance belongs to one event loop."""
+    """Stores streams. One instance belongs to one event loop."""
 
     sends_files = False
-    """Whether long reads give ranges of files, sooner or later."""
+    """Whether long reads may return ranges of files."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Make the store ready; raises `StoreError` with a sentence when it can't be."""
+        """Make the store ready; raises `StoreError` if that is impossible."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what is under way and let go of everything; may be called twice."""
+        """Finish what is in progress and release all resources; may be called twice."""
 
     @property
     @abstractmethod
@@ -118,55 +118,56 @@ class Store(ABC):
     async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
         """Create a stream or a fork, with its first bytes and its closure, in one step.
 
-        Repeating it is safe: a stream that agrees with the request is answered as existing, and
-        the body is not appended again. A fork holds on to its source until it is deleted.
+        Repeating it is safe: a stream that agrees with the request is reported as existing, and
+        the body is not appended again. The bytes of a source are stored until its forks are
+        deleted.
         """
 
     @abstractmethod
     async def append(self, path: str, request: Append, now: float) -> Appended | AppendRefusal:
         """Append, close, or both: bytes, producer, `Stream-Seq` and closure in one step.
 
-        Repeating it is safe with a producer only.
+        Repeating it is safe only with a producer.
         """
 
     @abstractmethod
     async def read(
         self, path: str, start: Offset | Now, limit: int, now: float, *, files: bool = False
     ) -> Chunk | ReadRefusal:
-        """Read from a position, at most about `limit` bytes, always whole messages.
+        """Read about `limit` bytes from a position, always as whole messages.
 
         A message longer than the limit is returned whole. Counts as an access for a sliding TTL.
-        Only who asks for `files` is given ranges of them, where there are any; others get bytes.
+        With `files=True` the chunk may contain file ranges; otherwise all parts are bytes.
         """
 
     @abstractmethod
     async def split_points(
         self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
     ) -> SplitPoints | ReadRefusal:
-        """Cut a range into at most `limit` pieces of about `size` bytes, always whole messages.
+        """Split a range into at most `limit` pieces of about `size` bytes, as whole messages.
 
-        Little is read, near the cuts only. Fork points are cut as well. A message longer than the
-        size is a piece of its own. A range that ends before it begins is empty. It does not count
-        as an access.
+        Only bytes near the split points are read. Fork points are split points too. A message
+        longer than the size is a piece of its own. A range that ends before it begins is empty.
+        Does not count as an access.
         """
 
     @abstractmethod
     async def head(self, path: str, now: float) -> StreamInfo | Missing:
-        """Look at a stream without counting as an access.
+        """Describe a stream; does not count as an access.
 
-        While a stream is in memory and has not changed, it is described by the same object.
+        While a stream is in memory and has not changed, the same object is returned.
         """
 
     @abstractmethod
     async def delete(self, path: str, now: float) -> DeleteRefusal | None:
-        """Delete a stream; where forks need its bytes they stay, and so does its hold on the path.
+        """Delete a stream; while forks need its bytes, they stay and the path stays taken.
 
         Deleting the last fork of a deleted source removes that source as well, up the chain.
         """
 
     @abstractmethod
     async def expire(self, now: float, limit: int) -> int:
-        """Remove up to `limit` streams whose time is over, as if deleted; says how many."""
+        """Delete up to `limit` streams that have expired; return how many were deleted."""
 
     @abstractmethod
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
@@ -191,21 +192,21 @@ class Store(ABC):
     async def list_streams(
         self, prefix: str, after: str, limit: int, now: float
     ) -> list[StreamInfo]:
-        """List up to `limit` living streams, in the order of their paths.
+        """List up to `limit` streams that are not deleted, in the order of their paths.
 
-        Only paths that begin with `prefix` and sort behind `after` are listed; the list is empty
-        only where there are no more. Each stream is described as it is at that moment; to list all,
-        go on behind the last path. It does not count as an access.
+        Only paths that begin with `prefix` and sort after `after` are listed. The list is empty
+        only if there are no more. Each stream is described as it is at that moment. To list all,
+        continue after the last path. Does not count as an access.
         """
 
     @abstractmethod
     async def put_documents(self, documents: Mapping[str, bytes | None]) -> StoreUnwritable | None:
-        """Keep small documents by key, beside the streams; None drops one.
+        """Store small documents by key, beside the streams; None deletes one.
 
-        All of them are kept or none, and all are durable when it returns. Calls take effect in the
-        order in which they are made, also among appends. Repeating one is safe.
+        All of them are stored or none, and all are durable when the call returns. Calls take
+        effect in the order in which they are made, also among appends. Repeating one is safe.
         """
 
     @abstractmethod
     async def get_documents(self, prefix: str) -> dict[str, bytes]:
-        """Give the durable documents whose keys begin with `prefix`, in the order of keys."""
+        """Return the durable documents whose keys begin with `prefix`, in the order of keys."""

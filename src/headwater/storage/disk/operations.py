@@ -1,4 +1,4 @@
-"""Operations: changes that were decided on and wait to be durable."""
+"""Operations: accepted changes, applied once they are durable or reverted if they never are."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from headwater.storage.disk.stream import DiskStream
 
 
 class CreateOperation:
-    """A stream that was decided to be created."""
+    """The creation of a stream."""
 
     __slots__ = ("_closed", "_data", "_registry", "_stream")
 
@@ -33,7 +33,7 @@ class CreateOperation:
 
 
 class AppendOperation:
-    """An append that was accepted."""
+    """An append to a stream."""
 
     __slots__ = ("_before", "_decision", "_extras", "_now", "_producer", "_registry", "_stream")
 
@@ -71,7 +71,7 @@ class AppendOperation:
 
 
 class DeleteOperation:
-    """A stream that was decided to be deleted."""
+    """The deletion of a stream."""
 
     __slots__ = ("_registry", "_stream")
 
@@ -89,7 +89,7 @@ class DeleteOperation:
 
 
 class PutDocumentsOperation:
-    """Documents that were handed over and wait to be durable."""
+    """Documents to store or to delete."""
 
     __slots__ = ("_changes", "_documents")
 
@@ -101,4 +101,4 @@ class PutDocumentsOperation:
         self._documents.put(self._changes)
 
     def revert(self) -> None:
-        """Nothing was shown, so there is nothing to take back."""
+        """Do nothing: documents change only when they are durable."""

@@ -1,4 +1,4 @@
-"""Where the bytes of a stream are: inherited from a source, in segments, or still in memory."""
+"""Reads of durable bytes: inherited from a source, in segments, or still in memory."""
 
 from functools import partial
 from typing import Final, cast
@@ -15,14 +15,14 @@ from headwater.storage.read_path import find_range, make_chunk
 from headwater.storage.store import Chunk
 
 _FROM_FILE_BYTES: Final = 256 * 1024
-"""From here on a range is better sent from its file than read."""
+"""A range of at least this length is sent from its file instead of being read."""
 _END_BYTES: Final = 64
 _COPIED_BYTES: Final = 1024 * 1024
-"""So much is read at once of what was not checked yet, or can't be sent from its file."""
+"""How much is read at once of bytes that are not verified yet, or can't be sent from a file."""
 
 
 class ReadExecutor:
-    """Reads durable bytes; raises `StreamDamaged` where they are not what was written."""
+    """Reads durable bytes; raises `StreamDamaged` if they are not what was written."""
 
     def __init__(self, registry: Registry, catalog: Catalog, files: SegmentFiles) -> None:
         self._registry = registry
@@ -44,9 +44,9 @@ class ReadExecutor:
         return make_chunk(info, stream.lineage, begin, end, parts)
 
     def read_limit(self, stream: DiskStream, begin: int, most: int) -> int:
-        """Say how much to read at once: little of what is copied, or has to be checked first.
+        """Return how much to read at once: little of what is copied or has to be verified first.
 
-        The loop waits for that. What was checked before is most likely in the system's memory.
+        The event loop waits for that. Bytes verified before are most likely in the page cache.
         """
         if begin >= stream.tail_log.start:
             return most
@@ -68,19 +68,19 @@ class ReadExecutor:
         return min(most, max(upto - begin, _COPIED_BYTES))
 
     def _is_lent(self, length: int) -> bool:
-        """Tell whether bytes that follow each other in a segment are sent from there."""
+        """Return whether contiguous bytes of a segment are sent from its file."""
         return length >= _FROM_FILE_BYTES and self._files.can_send_files
 
     def joined(self, stream: DiskStream, begin: int, end: int) -> bytes:
-        """Give the bytes of a short range in one piece."""
+        """Return the bytes of a short range in one piece."""
         return b"".join(self.slice(stream, begin, end))
 
     def slice(self, stream: DiskStream, begin: int, end: int) -> list[Buffer]:
-        """Give the bytes of a range as they lie."""
+        """Return the bytes of a range, as one or more buffers."""
         return cast("list[Buffer]", self.parts(stream, begin, end, files=False))
 
     def parts(self, stream: DiskStream, begin: int, end: int, *, files: bool) -> list[Part]:
-        """Give the bytes of a range as they lie or, where they are long, where they lie."""
+        """Return the bytes of a range as buffers or, with `files`, long parts as file ranges."""
         if begin >= stream.tail_log.start:
             return list(stream.tail_log.slice(begin, end))
         parts: list[list[Part]] = []
@@ -114,7 +114,7 @@ class ReadExecutor:
                 raise StreamDamaged(missing.filename, 0, stream.number) from missing
             upto = min(end, extent.end)
             if files and self._is_lent(upto - begin):
-                # All but the end, which a reader may have to look at.
+                # All but the end: responses are completed from the last bytes.
                 parts.append(file.range(extent, begin, upto - _END_BYTES))
                 begin = upto - _END_BYTES
             parts.append(file.read(extent, begin, upto))

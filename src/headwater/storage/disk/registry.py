@@ -1,7 +1,7 @@
-"""The streams that are in memory, which of them a checkpoint has to save, and how changes apply.
+"""The streams in memory, which of them a checkpoint has to save, and how durable changes apply.
 
-Changes apply here in the order of the journal, whether they come from a batch that has just become
-durable or from a replay: there is one set of rules for both.
+Changes are applied here in the order of the journal, whether they come from a batch that has just
+become durable or from a replay: both go through the same methods.
 """
 
 from collections import OrderedDict
@@ -26,54 +26,54 @@ from headwater.storage.expiry_queue import ExpiryQueue
 from headwater.storage.path_index import PathIndex
 
 STREAM_BYTES: Final = 1024
-"""What a stream takes in memory, beside its name, its tail and its producers."""
+"""The memory of a stream without its path, its tail and its producers."""
 _PRODUCER_BYTES: Final = 256
 _EVICT_AT_ONCE: Final = 512
 
 
 class Registry:
-    """Streams in memory, over those in the catalog."""
+    """Streams in memory, in front of those in the catalog."""
 
     def __init__(self, catalog: Catalog, next_epoch: int) -> None:
         self._catalog = catalog
         self._by_path: dict[str, DiskStream] = {}
         self._by_number: OrderedDict[int, DiskStream] = OrderedDict()
-        """The one that was taken in, or looked at for eviction, the longest time ago first."""
+        """In the order in which they were loaded, or last considered for eviction."""
         self._busy_in_a_row = 0
         self._deadlines: ExpiryQueue[int] = ExpiryQueue(self._by_number.__contains__)
         self.next_epoch = next_epoch
         self.documents = Documents(catalog)
         self.dirty: dict[int, DiskStream] = {}
-        """Streams whose durable state the catalog does not have."""
+        """Streams whose durable state is not in the catalog yet."""
         self.removed: set[int] = set()
-        """Streams that the catalog still has, but are gone."""
+        """Removed streams that are still in the catalog."""
         self.removing: set[int] = set()
-        """Likewise, and the checkpoint under way takes them out."""
+        """Removed streams that the checkpoint in progress deletes from the catalog."""
         self.tail_bytes = 0
         """Durable bytes in memory that no segment has yet."""
         self.dirty_bytes = 0
-        """What unsaved streams and producers take beside those."""
+        """Memory of unsaved streams and producers, without their tails."""
         self.saving_bytes = 0
-        """Likewise, of those that the checkpoint under way saves."""
+        """The same, of those that the checkpoint in progress saves."""
         self.changed: set[str] = set()
-        """Paths whose watchers have to be told."""
+        """Paths whose watchers have to be notified."""
         self._unsaved = PathIndex()
-        """Paths of streams that the catalog may not know at all."""
+        """Paths of streams that may not be in the catalog at all."""
         self.oldest_access = 0.0
-        """After a crash: accesses may have been lost, so nobody was idle for longer than this."""
+        """Earliest last-access time assumed after a crash, so that no sliding TTL ends early."""
 
     def __len__(self) -> int:
         return len(self._by_number)
 
     @property
     def unsaved_bytes(self) -> int:
-        """How much memory only a checkpoint can give back."""
+        """How much memory only a checkpoint can free."""
         return self.tail_bytes + self.dirty_bytes + self.saving_bytes
 
     # Looking up
 
     def find_loaded(self, path: str) -> DiskStream | None:
-        """Give a stream that is in memory, has nothing to be waited for, and never expires."""
+        """Return a stream if it is in memory, is not changing, and never expires."""
         stream = self._by_path.get(path)
         if stream is None or stream.changing or stream.expires:
             return None
@@ -81,7 +81,7 @@ class Registry:
         return stream
 
     def find(self, path: str) -> DiskStream | None:
-        """Find the stream that lives, or is kept, at a path."""
+        """Find the stream at a path; a deleted one holds its path while it has forks."""
         stream = self._by_path.get(path)
         if stream is not None:
             stream.recently_used = True
@@ -100,13 +100,13 @@ class Registry:
         return None if row is None else self._load(from_row(row, self._catalog))
 
     def living(self, prefix: str, after: str, limit: int) -> list[DiskStream]:
-        """List durable streams in the order of their paths; those of the catalog stay there.
+        """List durable streams in the order of their paths, without loading those of the catalog.
 
-        The list is empty only where there are no more.
+        The list is empty only if there are no more.
         """
         while True:
             rows = self._catalog.living(prefix, after, limit)
-            # Past the last row of a full page the catalog may have more: that is for the next page.
+            # After the last row of a full page the catalog may have more, for the next page.
             last = rows[-1].path if len(rows) == limit else None
             found: dict[str, DiskStream] = {}
             for row in rows:
@@ -131,21 +131,21 @@ class Registry:
         return stream
 
     def put(self, stream: DiskStream) -> None:
-        """Take a stream in."""
+        """Add a stream."""
         self._by_path[stream.path] = stream
         self._by_number[stream.number] = stream
         self.schedule(stream)
 
     def drop(self, stream: DiskStream) -> None:
-        """Let go of a stream: it was evicted, removed, or never came to be."""
+        """Drop a stream that was evicted or removed, or whose creation failed."""
         if self._by_path.get(stream.path) is stream:
             del self._by_path[stream.path]
         self._by_number.pop(stream.number, None)
 
     def evict(self, keep: int) -> bool:
-        """Drop clean streams that nobody has used lately; tells whether to go on with it soon.
+        """Drop clean streams that were not used lately; return whether to continue soon.
 
-        Some are looked at in one go, until there are few enough, or all are in use or not saved.
+        Each call considers a limited number, until `keep` are left or all are in use or unsaved.
         """
         surplus = len(self._by_number) - keep
         for _ in range(min(2 * surplus, _EVICT_AT_ONCE)):
@@ -173,7 +173,7 @@ class Registry:
     # Changing
 
     def make(self, number: int, meta: CreateMeta) -> DiskStream:
-        """Make a stream as a creation record describes it; it is not taken in yet."""
+        """Build a stream from a creation record, without adding it."""
         source = self.by_number(meta.source) if meta.source else None
         origin = None
         if source is not None and meta.source_path is not None:
@@ -187,7 +187,7 @@ class Registry:
         return stream
 
     def created(self, stream: DiskStream, data: bytes, *, closed: bool) -> None:
-        """A creation is durable."""
+        """Apply a durable creation."""
         after = next_state(stream.durable, len(data), close=closed, seq=None, claim=None)
         stream.extend(data, after)
         stream.accepted = after
@@ -202,7 +202,7 @@ class Registry:
         self.changed.add(stream.path)
 
     def _mark_changed(self, stream: DiskStream) -> None:
-        """Have more saved of a stream than bytes and producers."""
+        """Have the next checkpoint save the row of a stream, not just its bytes and producers."""
         stream.row_changed = True
         self._mark_dirty(stream)
 
@@ -212,7 +212,7 @@ class Registry:
             self.dirty_bytes += STREAM_BYTES + len(stream.path)
 
     def saved(self, stream: DiskStream) -> None:
-        """The catalog has a stream by now."""
+        """Record that a stream is in the catalog."""
         if self._by_path.get(stream.path, stream) is stream:
             self._unsaved.discard(stream.path)
 
@@ -224,7 +224,7 @@ class Registry:
         now: float,
         after: WriterState | None = None,
     ) -> None:
-        """An append is durable; one that is replayed does not have the state after it yet."""
+        """Apply a durable append; in a replay the state after it is computed here."""
         if after is None:
             claim = None if extras.producer is None else ProducerClaim(*extras.producer)
             after = next_state(
@@ -248,14 +248,14 @@ class Registry:
             stream.row_changed = True
 
     def replayed(self, stream: DiskStream) -> None:
-        """Bring the accepted state to where the journal has brought the durable one."""
+        """Set the accepted state to the durable one, at the end of a replay."""
         stream.accepted = stream.durable
         for producer_id, state in stream.unsaved_producers.items():
             stream.producers.set(producer_id, state)
         stream.last_access = max(stream.last_access, self.oldest_access)
 
     def deleted(self, stream: DiskStream) -> None:
-        """A deletion is durable: remove the stream, and every source that it alone kept alive."""
+        """Apply a durable deletion, and remove each source that only this stream needed."""
         stream.deleted = True
         self._mark_changed(stream)
         self.changed.add(stream.path)
@@ -277,9 +277,9 @@ class Registry:
             self.removed.add(stream.number)
 
     def touch(self, stream: DiskStream, now: float) -> None:
-        """Count an access; only a sliding TTL makes it worth saving.
+        """Record an access; it is saved only for a sliding TTL.
 
-        Whoever waited meanwhile may hold a stream that is gone: that one must not be saved again.
+        A request that waited may hold a stream that was removed: it must not be saved again.
         """
         stream.last_access = max(stream.last_access, now)
         if stream.config.expiry.ttl is not None and self._by_number.get(stream.number) is stream:
@@ -294,7 +294,7 @@ class Registry:
             self._deadlines.add(deadline, stream.number)
 
     def due(self, now: float) -> Iterator[str]:
-        """Give paths of streams whose time may be over: look at each again before removing it."""
+        """Yield paths of streams that may have expired; check each before deleting it."""
         while (number := self._deadlines.pop(now)) is not None:
             stream = self._by_number.get(number)
             if stream is not None and not stream.deleted:
@@ -305,37 +305,37 @@ class Registry:
 
 
 class Documents:
-    """The durable documents: those of the catalog, and what was kept since."""
+    """The durable documents: those in the catalog, and changes since the last checkpoint."""
 
     __slots__ = ("_catalog", "_saving", "unsaved")
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self.unsaved: dict[str, bytes | None] = {}
-        """Changes that the next checkpoint has to save."""
+        """Changes for the next checkpoint."""
         self._saving: dict[str, bytes | None] = {}
 
     def put(self, changes: Mapping[str, bytes | None]) -> None:
-        """Changes are durable."""
+        """Apply durable changes."""
         self.unsaved.update(changes)
 
     def get(self, prefix: str) -> dict[str, bytes]:
-        """Give the documents whose keys begin with a prefix."""
+        """Return the documents whose keys begin with a prefix."""
         found: dict[str, bytes | None] = dict(self._catalog.documents(prefix))
         for layer in (self._saving, self.unsaved):
             found.update((key, value) for key, value in layer.items() if key.startswith(prefix))
         return {key: value for key, value in sorted(found.items()) if value is not None}
 
     def take(self) -> list[tuple[str, bytes | None]]:
-        """Hand over what has to be saved; it stays visible until that has succeeded or failed."""
+        """Pass the changes to a checkpoint; they stay visible until it has succeeded or failed."""
         self._saving, self.unsaved = self.unsaved, {}
         return list(self._saving.items())
 
     def succeeded(self) -> None:
-        """The catalog has what was taken."""
+        """Drop the changes of a checkpoint that has succeeded."""
         self._saving = {}
 
     def failed(self) -> None:
-        """Take everything back: the next checkpoint has to save it."""
+        """Return the changes of a failed checkpoint to those for the next one."""
         self.unsaved = {**self._saving, **self.unsaved}
         self._saving = {}

@@ -1,7 +1,7 @@
 """The disk store: what is acknowledged is on disk.
 
-It decides with the rules of the protocol, hands records to the group commit, and answers once they
-are durable. Reads go to the bytes in memory, then through the catalog to the segments.
+It asks the rules of the protocol, queues records for the group commit, and answers once they are
+durable. Reads use the bytes in memory, then the segments that the catalog lists.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ from headwater.storage.store import (
 log: Final = logging.getLogger("headwater.disk")
 
 _LONG_READ: Final = 1024 * 1024
-"""Read from memory, this much is worth a segment."""
+"""A read of this much from memory makes a checkpoint worthwhile."""
 
 
 class DiskStore(Store):
@@ -128,7 +128,7 @@ class DiskStore(Store):
         options, catalog, metrics = self.options, self._catalog, self.metrics
         loop = asyncio.get_running_loop()
         registry = self._registry = Registry(catalog, int(catalog.meta("next_epoch")))
-        # Reads before a crash may not have been saved: no sliding window ends early for it.
+        # Accesses before a crash may not have been saved: no sliding TTL ends early for that.
         clean = catalog.meta("clean", 1)
         registry.oldest_access = catalog.meta("oldest_access", 0.0) if clean else self._clock()
         durable = options.durability == "fsync"
@@ -176,7 +176,7 @@ class DiskStore(Store):
             self._sync.close()
         unsaved = self._registry.dirty or self._registry.documents.unsaved
         if not unsaved and self._commits.failure is None:
-            with suppress(CatalogFailed):  # then the next start takes it for one after a crash
+            with suppress(CatalogFailed):  # the next start is then handled as one after a crash
                 self._catalog.put("oldest_access", self._registry.oldest_access)
                 self._catalog.put("clean", 1)
         self._files.close()
@@ -201,7 +201,7 @@ class DiskStore(Store):
             assert source is not None  # noqa: S101 - its bytes were read
             return self._report(source, damage)
         if existing is not None and existing.uncommitted:
-            error = await self._settled(existing)
+            error = await self._wait_durable(existing)
             if error is not None:
                 return error
         if isinstance(decision, Exists):
@@ -211,7 +211,9 @@ class DiskStore(Store):
             return decision
         registry = self._registry
         if source is not None and registry.find(path) is not None:
-            return await self.create(path, request, now)  # created while we waited for the source
+            return await self.create(
+                path, request, now
+            )  # created while this request waited for the source
         checkpointer = self._checkpointer
         if checkpointer.write_refusal is not None and checkpointer.still_refuses_writes():
             return checkpointer.write_refusal
@@ -224,7 +226,7 @@ class DiskStore(Store):
         if source is not None:
             source.commit = stream.commit
             registry.touch(source, now)
-        error = await self._settled(stream)
+        error = await self._wait_durable(stream)
         return error or Created(stream.info(), new=True)
 
     def _read_source(self, source: DiskStream | None, start: int, end: int) -> bytes:
@@ -262,7 +264,7 @@ class DiskStore(Store):
             return decision
         assert stream is not None  # noqa: S101 - it would be missing
         # The state that this answer depends on has to be durable first.
-        if stream.uncommitted and (error := await self._settled(stream)) is not None:
+        if stream.uncommitted and (error := await self._wait_durable(stream)) is not None:
             return error
         self._registry.touch(stream, now)
         if isinstance(decision, Duplicate):
@@ -279,10 +281,10 @@ class DiskStore(Store):
     async def _delete(self, stream: DiskStream, now: float) -> StoreUnwritable | None:
         operation = DeleteOperation(self._registry, stream)
         stream.commit = self._commits.add(encode_delete(stream.number, now), operation)
-        error = await self._settled(stream)
+        error = await self._wait_durable(stream)
         if error is not None and error.full and self._checkpointer.release_reserve():
-            if stream.changing or stream.deleted:  # somebody else deletes it by now
-                return await self._settled(stream)
+            if stream.changing or stream.deleted:  # another request deletes it now
+                return await self._wait_durable(stream)
             return await self._delete(stream, now)
         return error
 
@@ -301,7 +303,7 @@ class DiskStore(Store):
             else:
                 left.append(stream)
                 break
-        for stream in left:  # not before: one that is over but can't go yet would be due at once
+        for stream in left:  # only now: one that can't be deleted yet would be due again at once
             self._registry.schedule(stream)
         return removed
 
@@ -377,10 +379,10 @@ class DiskStore(Store):
             raise StoreNotOpen
         return self._registry.documents.get(prefix)
 
-    # What they share
+    # Shared by all methods
 
     async def _find(self, path: str, now: float) -> DiskStream | None:
-        """Find a stream that is settled, and remove it first where its time is over."""
+        """Find the stream at a path, once it is not changing; delete it if it has expired."""
         if not self._opened:
             raise StoreNotOpen
         while True:
@@ -390,12 +392,12 @@ class DiskStore(Store):
             if len(self._registry) > self.options.max_loaded_streams:
                 self._checkpointer.evict_soon()
             if stream.changing:
-                await self._settled(stream)
+                await self._wait_durable(stream)
                 continue
             if stream.expires and not stream.deleted and self._is_expired(stream, now):
                 if await self._delete(stream, now) is None:
                     continue
-                return None  # it can't be removed, but it is not to be seen any more either
+                return None  # it can't be deleted, but must not be visible either
             return stream
 
     async def _find_live(self, path: str, now: float) -> DiskStream | Missing:
@@ -408,14 +410,16 @@ class DiskStore(Store):
             self._registry.touch(stream, now)
         return is_expired(stream.config.expiry, stream.last_access, now)
 
-    async def _settled(self, stream: DiskStream) -> StoreUnwritable | None:
-        """Wait until what was accepted for a stream is durable."""
+    async def _wait_durable(self, stream: DiskStream) -> StoreUnwritable | None:
+        """Wait until all accepted changes of a stream are durable."""
         error = await stream.commit if stream.commit is not None else None
         return None if error is None else self._unwritable(error)
 
     def _unwritable(self, error: OSError) -> StoreUnwritable:
-        """Say why something was not made durable, and what would help: that is no matter of errno
-        alone, since an engine that has stopped is only helped by a restart."""
+        """Describe why a change was not made durable, and what helps.
+
+        The errno alone does not decide: an engine that has stopped needs a restart.
+        """
         stopped = self._commits.failure is not None
         full = error.errno in DISK_FULL_ERRORS and not stopped
         return StoreUnwritable(error.strerror or str(error), full=full, stopped=stopped)
@@ -435,9 +439,9 @@ class DiskStore(Store):
 
 
 def _refuse_lost_catalog(folder: Path) -> None:
-    """Don't begin anew over files whose catalog is gone: they would look like leftovers.
+    """Refuse to start over files without a catalog: they would be taken for leftovers.
 
-    SQLite takes an empty file for a new one, and writes to it as soon as it is opened.
+    SQLite treats an empty file as a new database, and writes to it as soon as it is opened.
     """
     catalog = folder / CATALOG_FILE
     if not catalog.exists():
@@ -447,7 +451,7 @@ def _refuse_lost_catalog(folder: Path) -> None:
 
 
 def _mark_in_use(catalog: Catalog, reserve: Reserve) -> None:
-    """Note that accesses may be lost from here on; a disk without any room must not stop reads."""
+    """Record that accesses may be lost from here on; a full disk must not prevent reads."""
     try:
         catalog.put("clean", 0)
     except CatalogFull:
@@ -455,5 +459,5 @@ def _mark_in_use(catalog: Catalog, reserve: Reserve) -> None:
         try:
             catalog.put("clean", 0)
         except CatalogFull as error:
-            log.warning("no room to mark the catalog as in use error=%s", error)
+            log.warning("disk full, could not mark the catalog as in use error=%s", error)
         reserve.hold()

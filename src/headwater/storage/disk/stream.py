@@ -1,8 +1,8 @@
-"""One stream in memory: what was decided, what is durable, and what a checkpoint still has to save.
+"""One stream in memory: its accepted and its durable state, and what a checkpoint has to save.
 
-A request is decided on the *accepted* state, which runs ahead of the disk by the batch under way.
-Readers, checkpoints and answers go by the *durable* state. The bytes that no segment has yet are
-the stream's `log`; whatever lies before them is found through the catalog.
+A request is decided on the *accepted* state, which is ahead of the disk by the batches in flight.
+Readers, checkpoints and answers use the *durable* state. The bytes that no segment has yet are the
+stream's `tail_log`; earlier bytes are found through the catalog.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from headwater.storage.store import StreamInfo
 
 
 class Producers:
-    """The producers of one stream; those not met since it was saved are looked up.
+    """The producers of one stream; those not accepted since a checkpoint are looked up.
 
-    Only the last one looked up is remembered: whoever is refused must not add up in memory.
+    Only the last one looked up is cached, so that refused requests do not use up memory.
     """
 
     __slots__ = ("_catalog", "_known", "_looked_up", "_looked_up_state", "_stream")
@@ -29,14 +29,14 @@ class Producers:
     def __init__(self, stream: int, catalog: Catalog | None) -> None:
         self._stream = stream
         self._catalog = catalog
-        """None for a stream that the catalog does not know yet."""
+        """None for a stream that is not in the catalog yet."""
         self._known: dict[str, ProducerState] = {}
-        """What was accepted since."""
+        """States accepted since the last checkpoint."""
         self._looked_up: str | None = None
         self._looked_up_state: ProducerState | None = None
 
     def get(self, producer_id: str, /) -> ProducerState | None:
-        """Find a producer's accepted state."""
+        """Return a producer's accepted state."""
         state = self._known.get(producer_id)
         if state is not None or self._catalog is None:
             return state
@@ -47,14 +47,14 @@ class Producers:
         return self._looked_up_state
 
     def set(self, producer_id: str, state: ProducerState | None) -> None:
-        """Accept a state, or take one back."""
+        """Accept a state, or revert to one; None removes it."""
         if state is None:
             self._known.pop(producer_id, None)
         else:
             self._known[producer_id] = state
 
     def saved(self, states: Mapping[str, tuple[int, int]], catalog: Catalog) -> None:
-        """Forget what the catalog has by now, so that sessions of the past don't add up."""
+        """Drop states that the catalog has now, so that old sessions do not use up memory."""
         self._catalog = catalog
         self._looked_up = None
         if self._known:
@@ -111,16 +111,16 @@ class DiskStream:
         self.lineage = lineage
         self.source = source
         self.start = start
-        """Where the stream's own bytes begin: the fork point, or 0."""
+        """Where the stream's own bytes begin: at the fork point, or at 0."""
         self.tail_log = ByteLog(durable.end)
         """Durable bytes that no segment has yet."""
         # Accepted
         self.accepted = durable
         self.producers = Producers(number, catalog)
         self.changing = False
-        """Being created or deleted: whoever meets it waits until that is durable."""
+        """Being created or deleted: other requests wait until that is durable."""
         self.commit: CommitFuture | None = None
-        """The last batch that it is part of."""
+        """The last batch that changes the stream."""
         # Durable
         self.durable = durable
         self.unsaved_producers: dict[str, ProducerState] = {}
@@ -130,19 +130,19 @@ class DiskStream:
         # Housekeeping
         self.new = catalog is None
         self.row_changed = self.new
-        """The catalog's row says less than is durable; where it ends is left to its extents."""
+        """Whether the catalog's row is out of date; the end is left to the extents."""
         self.in_checkpoint = False
-        """Part of a checkpoint that is under way."""
+        """Part of a checkpoint in progress."""
         self.recently_used = True
         self._info: StreamInfo | None = None
 
     @property
     def uncommitted(self) -> bool:
-        """Whether something was accepted that is not durable yet."""
+        """Whether something is accepted but not durable yet."""
         return self.commit is not None and not self.commit.done
 
     def info(self) -> StreamInfo:
-        """Describe the durable stream; kept until it changes."""
+        """Describe the durable stream; cached until it changes."""
         info = self._info
         if info is None:
             durable = self.durable
@@ -173,7 +173,7 @@ class DiskStream:
         return self.config.expiry.deadline(self.last_access)
 
     def row(self) -> StreamRow:
-        """Write the durable state for the catalog."""
+        """Build the catalog's row from the durable state."""
         expiry = self.config.expiry
         origin = self.config.origin
         durable = self.durable
@@ -202,7 +202,7 @@ class DiskStream:
 
 
 def from_row(row: StreamRow, catalog: Catalog) -> DiskStream:
-    """Bring a stream back from the catalog."""
+    """Build a stream from its row in the catalog."""
     origin = None
     if row.origin is not None:
         source, anchor, sub_offset = load(row.origin)
