@@ -21,7 +21,13 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[2]
 CORE: Final = ROOT / "src/headwater"
 
-CHECKED: Final = ("errors", "server")
+CHECKED: Final = (
+    "errors",
+    "server",
+    *(f"cli/{name}.py" for name in ("__init__", "_io", "_progress", "_stdin", "data_directory")),
+    *(f"cli/{name}.py" for name in ("pipeline", "runs", "serve", "state", "streams")),
+    "cli/subscriptions.py",
+)
 """The parts of the package that are checked."""
 
 

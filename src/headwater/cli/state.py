@@ -15,6 +15,7 @@ import click
 
 from headwater.cli._io import (
     EXIT_CODE,
+    OrderedGroup,
     Target,
     counted,
     make_client,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from headwater.state import StreamDB, StreamState
 
 
-@click.group(short_help="Show, validate or export the state of a stream.")
+@click.group(cls=OrderedGroup, short_help="Show, validate or export the state of a stream.")
 def state() -> None:
     """Read a stream of state events as tables of the current state."""
 

@@ -123,7 +123,7 @@ def delete(subscription: str, url: str) -> None:
     click.echo(f"Deleted subscription {subscription}.")
 
 
-@click.group()
+@click.group(cls=OrderedGroup)
 def keys() -> None:
     """Manage the keys that sign webhooks."""
 
