@@ -13,6 +13,7 @@ from tests.support.vocabulary import (
     check,
     check_class_names,
     check_source,
+    read_sources,
 )
 
 FILE = Path("src/headwater/some.py")

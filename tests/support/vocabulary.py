@@ -23,6 +23,7 @@ CORE: Final = ROOT / "src/headwater"
 
 CHECKED: Final = (
     "errors",
+    "protocol",
     "server",
     *(f"cli/{name}.py" for name in ("__init__", "_io", "_progress", "_stdin", "data_directory")),
     *(f"cli/{name}.py" for name in ("pipeline", "runs", "serve", "state", "streams")),
