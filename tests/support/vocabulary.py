@@ -21,14 +21,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[2]
 CORE: Final = ROOT / "src/headwater"
 
-CHECKED: Final = (
-    "errors",
-    "protocol",
-    "server",
-    *(f"cli/{name}.py" for name in ("__init__", "_io", "_progress", "_stdin", "data_directory")),
-    *(f"cli/{name}.py" for name in ("pipeline", "runs", "serve", "state", "streams")),
-    "cli/subscriptions.py",
-)
+CHECKED: Final = ("cli", "errors", "protocol", "server")
 """The parts of the package that are checked."""
 
 
@@ -77,6 +70,11 @@ class Allowed(NamedTuple):
 
 
 ALLOWED: Final = (
+    Allowed("src/headwater/cli/pipeline_report.py", "outcome.figures", "a name of headwater.spark"),
+    Allowed("src/headwater/cli/pipeline_run.py", "outcome.figures", "a name of headwater.spark"),
+    Allowed("src/headwater/cli/pipeline_run.py", "Told", "a name of headwater.spark"),
+    Allowed("src/headwater/cli/pipeline_run.py", "reached, told", "a name of headwater.spark"),
+    Allowed("src/headwater/cli/pipeline_run.py", "told(metrics", "a name of headwater.spark"),
     Allowed("src/headwater/server/runs/routes.py", "eventsBehind", "a name of the run contract"),
 )
 
