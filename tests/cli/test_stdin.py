@@ -15,9 +15,9 @@ from headwater.cli._stdin import (
     MAX_BYTES,
     MAX_MESSAGES,
     BadInput,
-    Batch,
     Bytes,
     Cutter,
+    InputBatch,
     JsonLines,
     batches,
 )
@@ -58,12 +58,12 @@ def open_pipe() -> Iterator[tuple[int, int]]:
         os.close(ours)
 
 
-def cut(cutter: Cutter, *pieces: bytes, first: int | None = None) -> list[Batch]:
+def cut(cutter: Cutter, *pieces: bytes, first: int | None = None) -> list[InputBatch]:
     with pipe(*pieces) as number:
         return list(batches(number, cutter, first))
 
 
-def messages(batch: Batch) -> list[object]:
+def messages(batch: InputBatch) -> list[object]:
     decoded = msgspec.json.decode(batch.body)
     assert isinstance(decoded, list)
     assert len(decoded) == batch.size

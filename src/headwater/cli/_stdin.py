@@ -50,7 +50,7 @@ class BadInput(Exception):
     """The input can't be sent, for the reason in the message."""
 
 
-class Batch(NamedTuple):
+class InputBatch(NamedTuple):
     """What one append carries."""
 
     body: bytes
@@ -191,14 +191,14 @@ class Bytes(Cutter):
         return body, len(body)
 
 
-def batches(number: int, cutter: Cutter, first: int | None = None) -> Iterator[Batch]:
+def batches(number: int, cutter: Cutter, first: int | None = None) -> Iterator[InputBatch]:
     """Read a file descriptor to its end; with `first`, the first batch has exactly that size."""
     deadline: float | None = None
     while True:
         enough = cutter.full if first is None else cutter.waiting >= first
         late = first is None and deadline is not None and time.monotonic() >= deadline
         if enough or (late and cutter.waiting):
-            yield Batch(*cutter.cut(first), last=False)
+            yield InputBatch(*cutter.cut(first), last=False)
             first = None
             # The rest is the start of a line, or more than a batch: its time starts now.
             deadline = time.monotonic() + LINGER_SECONDS
@@ -216,7 +216,7 @@ def batches(number: int, cutter: Cutter, first: int | None = None) -> Iterator[B
     yield from _rest(cutter, first)
 
 
-def _rest(cutter: Cutter, first: int | None) -> Iterator[Batch]:
+def _rest(cutter: Cutter, first: int | None) -> Iterator[InputBatch]:
     """Cut the input that precedes its end, or the line that can't be sent."""
     if cutter.error is None:
         cutter.end()
@@ -227,7 +227,7 @@ def _rest(cutter: Cutter, first: int | None) -> Iterator[Batch]:
     while cutter.waiting:
         body, size = cutter.cut(first)
         first = None
-        yield Batch(body, size, last=not cutter.waiting and cutter.error is None)
+        yield InputBatch(body, size, last=not cutter.waiting and cutter.error is None)
     if cutter.error is not None:
         raise cutter.error
 
@@ -349,7 +349,7 @@ class ResumableAppend:
         self._save(self.file)
         return self.file
 
-    def _send(self, stream: "Stream", batch: Batch, *, close: bool) -> None:
+    def _send(self, stream: "Stream", batch: InputBatch, *, close: bool) -> None:
         claim = self._claim(batch)
         try:
             self.last = stream.append(
@@ -362,7 +362,7 @@ class ResumableAppend:
         position = self.saved.position + batch.size
         self.saved = replace(self.saved, position=position, unconfirmed=None)
 
-    def _claim(self, batch: Batch) -> ProducerClaim:
+    def _claim(self, batch: InputBatch) -> ProducerClaim:
         """Number a batch, and save that it is about to be sent."""
         checksum = zlib.crc32(batch.body)
         unconfirmed = self.saved.unconfirmed
