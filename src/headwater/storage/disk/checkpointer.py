@@ -266,7 +266,8 @@ class Checkpointer:
                 self._next_journal = self._new_journal(fill=False)
             except OSError as error:
                 log.error(  # noqa: TRY400 - the stack adds nothing
-                    "final checkpoint skipped, the next start replays the journal error=%s", error
+                    "final checkpoint skipped, the next start replays the journal",
+                    extra={"error": error},
                 )
                 return False
         self._commits.journal.close()
@@ -293,9 +294,8 @@ class Checkpointer:
             retire(self._journals, before)
         except OSError as error:
             log.error(  # noqa: TRY400 - the stack adds nothing
-                "could not delete obsolete journal files, will retry after the next checkpoint "
-                "error=%s",
-                error,
+                "could not delete obsolete journal files, will retry after the next checkpoint",
+                extra={"error": error},
             )
         self._faults.reach("journal-deleted")
 
@@ -353,7 +353,7 @@ class Checkpointer:
         if isinstance(error, SyncFailed):
             self._commits.stop("checkpoint failed", error)
             return
-        log.error("checkpoint failed, journal files are kept, will retry error=%s", error)
+        log.error("checkpoint failed, journal files are kept, will retry", extra={"error": error})
         self._pause_after(f"a checkpoint failed: {error}", error)
         if self.write_refusal is None and not self._reserve.held:
             self.write_refusal = _NO_RESERVE
@@ -396,9 +396,8 @@ class Checkpointer:
                 segment_path(self._segments, number).unlink(missing_ok=True)
             except OSError as error:
                 log.error(  # noqa: TRY400 - the stack adds nothing
-                    "could not delete an obsolete segment, will retry after the next checkpoint "
-                    "error=%s",
-                    error,
+                    "could not delete an obsolete segment, will retry after the next checkpoint",
+                    extra={"error": error},
                 )
                 self._undeleted_segments.add(number)
             else:
@@ -425,7 +424,7 @@ class Checkpointer:
             # Its name may never reach the disk, even if a second sync succeeds.
             self._commits.stop("the next journal file was not synced", error)
         elif error is not None:
-            log.error("could not create the next journal file error=%s", error)
+            log.error("could not create the next journal file", extra={"error": error})
             self._pause_after(f"there is no next journal file: {error}", error)
         else:
             self._next_journal = preparing.result()

@@ -212,7 +212,7 @@ class Compactor:
             if failure.errno in DISK_FULL_ERRORS:  # the catalog's transaction takes space too
                 log.info("compaction postponed: not enough disk space")
             else:
-                log.error("compaction failed, nothing was changed error=%s", failure)  # noqa: TRY400 - the stack adds nothing
+                log.error("compaction failed, nothing was changed", extra={"error": failure})  # noqa: TRY400 - the stack adds nothing
         except Exception:
             log.exception("compaction failed")
         if not self._closing.is_set():
@@ -245,7 +245,9 @@ class Compactor:
         number = int(Path(file).stem)
         # A checkpoint may have deleted it meanwhile: that is no damage.
         if number in {known for known, _, _ in self._catalog.segments()}:
-            log.error("compaction skips a damaged segment number=%d error=%s", number, error)
+            log.error(
+                "compaction skips a damaged segment", extra={"number": number, "error": error}
+            )
             self._damaged.add(number)
 
     def _pause_for(self, share: float) -> Callable[[], None]:

@@ -81,7 +81,7 @@ def recover(
     try:
         retire(journals, first)  # the process may have died after a checkpoint, before it did this
     except OSError as error:
-        log.warning("could not delete obsolete journal files error=%s", error)
+        log.warning("could not delete obsolete journal files", extra={"error": error})
     faults.reach("recovery-retired")
     _delete_orphans(segments, known)
     faults.reach("recovery-cleaned")
@@ -95,7 +95,10 @@ def recover(
     metrics.recovered_records = replay.records
     metrics.recovery_seconds = perf_counter() - started
     if replay.records:
-        log.info("recovered records=%d seconds=%.3f", replay.records, metrics.recovery_seconds)
+        log.info(
+            "recovered",
+            extra={"records": replay.records, "seconds": round(metrics.recovery_seconds, 3)},
+        )
         # `headwater info` shows these metrics; a failure to store them must not prevent the start.
         with suppress(CatalogFailed, sqlite3.DatabaseError):
             catalog.put("metrics", metrics.dump())
@@ -115,7 +118,7 @@ def _replay(files: list[Path], replay: "Replay", faults: Faults) -> dict[Path, i
             raise StoreDamaged(str(path), item.position, reason + lost)
         if isinstance(item, Torn):
             _cut(path, item.position, faults)
-            log.warning("cut off a torn batch file=%s position=%d", path, item.position)
+            log.warning("cut off a torn batch", extra={"file": path, "position": item.position})
             continue
         try:
             replay.apply(decode(item.body))
@@ -158,7 +161,7 @@ def _delete_orphans(segments: Path, known: set[int]) -> None:
             try:
                 segment_path(segments, number).unlink()
             except OSError as error:
-                log.warning("could not delete an obsolete segment error=%s", error)
+                log.warning("could not delete an obsolete segment", extra={"error": error})
 
 
 class Replay:

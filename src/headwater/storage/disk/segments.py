@@ -179,12 +179,16 @@ class SegmentFile:
         try:
             check_header(self.path, os.pread(self.fd, START, 0))
         except StoreDamaged as damage:
-            log.error("damaged file=%s position=0 %s", damage.file, damage.reason)  # noqa: TRY400 - the stack adds nothing
+            log.error(  # noqa: TRY400 - the stack adds nothing
+                "a segment is damaged", extra={"file": damage.file, "reason": damage.reason}
+            )
             return False
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            log.error("damaged file=%s position=0 error=%s", self.path, error)  # noqa: TRY400 - the stack adds nothing
+            log.error(  # noqa: TRY400 - the stack adds nothing
+                "a segment is damaged", extra={"file": self.path, "reason": error}
+            )
             return False
         return True
 

@@ -426,7 +426,8 @@ class DiskStore(Store):
 
     def _report(self, stream: DiskStream, damage: StreamDamaged) -> BytesDamaged:
         log.error(
-            "damaged file=%s position=%d stream=%s", damage.file, damage.position, stream.path
+            "stored bytes are damaged",
+            extra={"file": damage.file, "position": damage.position, "stream": stream.path},
         )
         return BytesDamaged(stream.path, f"{damage.file}, byte {damage.position}")
 
@@ -459,5 +460,5 @@ def _mark_in_use(catalog: Catalog, reserve: Reserve) -> None:
         try:
             catalog.put("clean", 0)
         except CatalogFull as error:
-            log.warning("disk full, could not mark the catalog as in use error=%s", error)
+            log.warning("disk full, could not mark the catalog as in use", extra={"error": error})
         reserve.hold()
