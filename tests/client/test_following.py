@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.client._http1 import Response
-from headwater.client._operations import Open, Pause, Receive, Send, read_on
+from headwater.client._operations import Open, Pause, Receive, Send, read_stream
 from headwater.client._reader import Live, Reader, join_payloads
 from headwater.client._retry import Retry
 from headwater.client._values import Batch
@@ -89,7 +89,7 @@ def test_news_are_told_once() -> None:
     connection = reader.open_events(events())
     same = b'event: control\ndata: {"streamNextOffset":"1_0","upToDate":true}\n\n'
     assert connection.feed(same) == []
-    assert connection.told
+    assert connection.has_position
     (end,) = connection.feed(
         b'event: control\ndata: {"streamNextOffset":"1_0","streamClosed":true}\n\n'
     )
@@ -167,7 +167,7 @@ def test_event_streams_that_end_at_once_are_given_up_or_slowed_down(live: Live) 
     reader = Reader(URL, "1_0", live)
     reader.take(answer({"stream-up-to-date": "true", "content-type": "application/json"}, b"[]"))
     ended = answer({"content-type": "text/event-stream"})
-    steps = read_on(reader, Retry(), lambda: 0.5, lambda: 0.0)
+    steps = read_stream(reader, Retry(), lambda: 0.5, lambda: 0.0)
     seen: list[str] = []
     result: object = None
     for _ in range(40):

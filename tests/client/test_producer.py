@@ -20,8 +20,8 @@ from headwater.client import (
     Delivery,
     Producer,
     ProducerClaim,
-    ProducerState,
     Retry,
+    SavedProducerState,
     Stream,
 )
 from tests.support.either import SERVERS, either_server
@@ -142,7 +142,7 @@ def test_a_newer_session_fences_an_older_one(stream: Stream) -> None:
 
 
 def test_a_gap_that_can_not_heal_is_an_error_of_its_own(stream: Stream) -> None:
-    state = ProducerState("p", 0, 5, 0)
+    state = SavedProducerState("p", 0, 5, 0)
     producer = Producer(stream, "p", state=state)
     with pytest.raises(errors.ProducerGap) as caught:
         producer.append(1).result(60)
@@ -198,7 +198,7 @@ def test_a_saved_state_goes_on_without_a_duplicate(stream: Stream) -> None:
     first.append(2).result(60)
     first.abandon()
     # The last state was kept before the second batch was sent: its answer is not known to it.
-    state = ProducerState.from_bytes(saved[-1])
+    state = SavedProducerState.from_bytes(saved[-1])
     assert state.items == 2
     assert [one.seq for one in state.unconfirmed] == [1]
     with Producer(stream, "p", state=state) as second:
@@ -226,9 +226,9 @@ def test_on_retry_gets_the_pause_before_each_new_attempt(url: str, path: str) ->
 
 
 def test_each_batch_is_saved_once_and_in_order(url: str, path: str) -> None:
-    saved: list[ProducerState] = []
+    saved: list[SavedProducerState] = []
 
-    def save(state: ProducerState) -> None:
+    def save(state: SavedProducerState) -> None:
         time.sleep(0.01 / (state.next_seq % 3 + 1))  # a later one would overtake an earlier one
         saved.append(state)
 
@@ -247,7 +247,7 @@ def test_each_batch_is_saved_once_and_in_order(url: str, path: str) -> None:
 
 
 def test_what_a_restored_state_holds_is_not_saved_again(stream: Stream) -> None:
-    saved: list[ProducerState] = []
+    saved: list[SavedProducerState] = []
     first = Producer(stream, "p", max_batch_items=1, linger=60)
     for number in range(3):
         first.append(number)
@@ -262,7 +262,7 @@ def test_what_a_restored_state_holds_is_not_saved_again(stream: Stream) -> None:
 def test_the_loop_runs_on_while_a_state_is_saved(url: str, path: str) -> None:
     began, ended = threading.Event(), threading.Event()
 
-    def save(_state: ProducerState) -> None:
+    def save(_state: SavedProducerState) -> None:
         began.set()
         assert ended.wait(PATIENCE_SECONDS)
 
@@ -283,7 +283,7 @@ def test_the_loop_runs_on_while_a_state_is_saved(url: str, path: str) -> None:
 def test_nothing_is_saved_once_a_producer_has_ended(stream: Stream) -> None:
     began, ended = threading.Event(), threading.Event()
 
-    def save(_state: ProducerState) -> None:
+    def save(_state: SavedProducerState) -> None:
         began.set()
         time.sleep(0.1)
         ended.set()
@@ -297,9 +297,9 @@ def test_nothing_is_saved_once_a_producer_has_ended(stream: Stream) -> None:
 
 
 def test_a_state_that_can_not_be_saved_stops_the_producer(stream: Stream) -> None:
-    saved: list[ProducerState] = []
+    saved: list[SavedProducerState] = []
 
-    def save(state: ProducerState) -> None:
+    def save(state: SavedProducerState) -> None:
         if saved:
             raise OSError("the disk is full")
         saved.append(state)
@@ -318,7 +318,7 @@ def test_a_producer_can_be_used_while_its_state_is_saved(stream: Stream) -> None
     refused: list[object] = []
     producer: Producer
 
-    def save(_state: ProducerState) -> None:
+    def save(_state: SavedProducerState) -> None:
         with pytest.raises(errors.QueueFull):
             producer.append(2)  # waiting would be for this very call
         refused.append(2)
@@ -346,7 +346,7 @@ producer.append(1)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert ended.stderr == b""
     assert items(stream) == [1]
-    assert ProducerState.from_bytes(saved.read_bytes()).items == 1
+    assert SavedProducerState.from_bytes(saved.read_bytes()).items == 1
 
 
 def test_values_that_can_not_be_used_are_refused_at_once(stream: Stream) -> None:
@@ -359,7 +359,7 @@ def test_values_that_can_not_be_used_are_refused_at_once(stream: Stream) -> None
         {"epoch": -1},
         {"on_full": "drop"},
     ):
-        with pytest.raises(ValueError, match="can't be used"):
+        with pytest.raises(ValueError, match="is not allowed"):
             Producer(stream, "p", **options)
     with pytest.raises(ValueError, match="producer_id"):
         Producer(stream, "")

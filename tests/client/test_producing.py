@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.client import Appended, ProducerState, Retry
-from headwater.client._outbox import Outbox, Parcel, ProducerOptions
+from headwater.client import Appended, Retry, SavedProducerState
+from headwater.client._outbox import Outbox, OutboxOptions, OutgoingBatch
 from headwater.errors import (
     ClientError,
     ConnectionLost,
@@ -48,19 +48,19 @@ class Server:
         return Appended("1", producer_seq=seq)
 
 
-def outbox(max_batch_items: int = 100, options: ProducerOptions | None = None) -> Outbox:
-    given = options or ProducerOptions(linger=0, max_batch_items=max_batch_items)
-    return Outbox(URL, "text/plain", ProducerState("p", 0, 0, 0), given)
+def outbox(max_batch_items: int = 100, options: OutboxOptions | None = None) -> Outbox:
+    given = options or OutboxOptions(linger=0, max_batch_items=max_batch_items)
+    return Outbox(URL, "text/plain", SavedProducerState("p", 0, 0, 0), given)
 
 
 def lost() -> ConnectionLost:
     return ConnectionLost(URL, "http://host", "reset")
 
 
-def settle(box: Outbox, parcel: Parcel, answer: Appended | ClientError, now: float) -> None:
-    error = box.acknowledged(parcel, answer) if isinstance(answer, Appended) else answer
+def settle(box: Outbox, batch: OutgoingBatch, answer: Appended | ClientError, now: float) -> None:
+    error = box.acknowledged(batch, answer) if isinstance(answer, Appended) else answer
     if error is not None:
-        box.refused(parcel, error, NEVER_GIVE_UP, 0.5, now)
+        box.refused(batch, error, NEVER_GIVE_UP, 0.5, now)
 
 
 @settings(max_examples=200, deadline=None)
@@ -76,27 +76,27 @@ def test_each_item_once_and_in_order(
 ) -> None:
     chooser = random.Random(seed)
     server = Server(known_epoch)
-    options = ProducerOptions(linger=0, max_in_flight=in_flight, max_batch_items=2, auto_claim=True)
+    options = OutboxOptions(linger=0, max_in_flight=in_flight, max_batch_items=2, auto_claim=True)
     box = outbox(options=options)
-    parcels = [box.add(b"%d," % number, lambda: 0.0)[0] for number in range(count)]
-    box.hurry()
-    now, under_way = 0.0, list[Parcel]()
+    batches = [box.add(b"%d," % number, lambda: 0.0)[0] for number in range(count)]
+    box.flush()
+    now, under_way = 0.0, list[OutgoingBatch]()
     for _ in range(20_000):
         if box.empty:
             break
         now += 0.01
-        while (parcel := box.next(now)) is not None:
-            under_way.append(parcel)
+        while (batch := box.next(now)) is not None:
+            under_way.append(batch)
         assert len(under_way) <= in_flight
         # Any of those under way arrives next: requests overtake each other.
-        parcel = under_way.pop(chooser.randrange(len(under_way)))
-        request = box.call(parcel).request
+        batch = under_way.pop(chooser.randrange(len(under_way)))
+        request = box.call(batch).request
         if chooser.random() < chance:
             if chooser.random() < 0.5:
-                server.receive(box.epoch, parcel.seq, request.body)
-            settle(box, parcel, lost(), now)
+                server.receive(box.epoch, batch.seq, request.body)
+            settle(box, batch, lost(), now)
         else:
-            settle(box, parcel, server.receive(box.epoch, parcel.seq, request.body), now)
+            settle(box, batch, server.receive(box.epoch, batch.seq, request.body), now)
         if box.failed is not None:
             break
     if box.failed is not None:
@@ -106,7 +106,7 @@ def test_each_item_once_and_in_order(
         return
     assert box.empty
     assert b"".join(server.bodies) == b"".join(b"%d," % number for number in range(count))
-    assert all(parcel.outcome() for parcel in set(parcels))
+    assert all(batch.outcome() for batch in set(batches))
     assert (box.waiting_items, box.waiting_bytes) == (0, 0)
 
 
@@ -118,7 +118,7 @@ def test_the_first_parcel_of_an_epoch_goes_alone() -> None:
     assert first is not None
     assert box.next(1) is None
     settle(box, first, Appended("1", producer_seq=0), 1)
-    assert [parcel.seq for parcel in (box.next(1), box.next(1), box.next(1)) if parcel] == [1, 2, 3]
+    assert [batch.seq for batch in (box.next(1), box.next(1), box.next(1)) if batch] == [1, 2, 3]
 
 
 def test_an_answer_to_another_parcel_is_no_answer() -> None:
@@ -136,23 +136,23 @@ def test_an_answer_to_another_parcel_is_no_answer() -> None:
 def test_a_duplicate_of_what_was_never_sent_is_refused() -> None:
     box = outbox()
     box.add(b"a", lambda: 0.0)
-    parcel = box.next(1)
-    assert parcel is not None
-    error = box.acknowledged(parcel, Appended("1", duplicate=True, producer_seq=9))
+    batch = box.next(1)
+    assert batch is not None
+    error = box.acknowledged(batch, Appended("1", duplicate=True, producer_seq=9))
     assert isinstance(error, ProducerReused)
-    box.refused(parcel, error, NEVER_GIVE_UP, 0.5, 1)
+    box.refused(batch, error, NEVER_GIVE_UP, 0.5, 1)
     with pytest.raises(ProducerReused):
-        parcel.outcome()
+        batch.outcome()
 
 
 def test_a_failure_reaches_everything_behind_it() -> None:
     box = outbox(max_batch_items=1)
-    parcels = [box.add(b"x", lambda: 0.0)[0] for _ in range(3)]
+    batches = [box.add(b"x", lambda: 0.0)[0] for _ in range(3)]
     first = box.next(1)
-    assert first is parcels[0]
+    assert first is batches[0]
     box.fail(lost(), first)
-    assert isinstance(parcels[0].error(), ConnectionLost)
-    assert all(isinstance(parcel.error(), Undelivered) for parcel in parcels[1:])
+    assert isinstance(batches[0].error(), ConnectionLost)
+    assert all(isinstance(batch.error(), Undelivered) for batch in batches[1:])
     assert box.empty
 
 
@@ -163,11 +163,11 @@ def test_the_state_covers_what_was_taken() -> None:
     state = box.state()
     assert (state.items, state.next_seq) == (5, 3)
     assert [one.body for one in state.unconfirmed] == [b"01", b"23", b"4"]
-    again = ProducerState.from_bytes(state.to_bytes())
+    again = SavedProducerState.from_bytes(state.to_bytes())
     assert again == state
-    restored = Outbox(URL, "text/plain", again, ProducerOptions())
-    parcel = restored.next(1)
-    assert parcel is not None
-    assert restored.call(parcel).request.body == b"01"
-    with pytest.raises(ValueError, match="no saved state"):
-        ProducerState.from_bytes(b"nonsense")
+    restored = Outbox(URL, "text/plain", again, OutboxOptions())
+    batch = restored.next(1)
+    assert batch is not None
+    assert restored.call(batch).request.body == b"01"
+    with pytest.raises(ValueError, match="not the saved state"):
+        SavedProducerState.from_bytes(b"nonsense")

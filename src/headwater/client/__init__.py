@@ -1,8 +1,8 @@
 """A client of any Durable Streams server, synchronous and asynchronous.
 
-The rules do no I/O: `_calls` makes requests and reads answers, `_reader` decides how to stay live,
-parses events, `_retry` says when to try again, `_outbox` numbers and batches what a producer
-sends, and `_operations` puts them in order. `Client` and `AsyncClient` carry the steps out.
+The rules do no I/O: `_calls` holds requests and what their responses mean, `_reader` how a read
+advances and stays live, `_retry` when to try again, `_outbox` what a producer sends next, and
+`_operations` the order of steps. `Client` and `AsyncClient` do the steps.
 """
 
 import importlib
@@ -37,7 +37,12 @@ from headwater.client._worker import AsyncWorker, Worker
 from headwater.protocol.producers import ProducerClaim
 
 if TYPE_CHECKING:
-    from headwater.client._outbox import AsyncDelivery, Delivery, ProducerState
+    from headwater.client._outbox import (
+        AsyncDelivery,
+        Delivery,
+        ProducerOptions,
+        SavedProducerState,
+    )
     from headwater.client._producer import AsyncProducer, Producer
 
 _LAZY: Final = {
@@ -45,7 +50,8 @@ _LAZY: Final = {
     "AsyncProducer": "headwater.client._producer",
     "Delivery": "headwater.client._outbox",
     "Producer": "headwater.client._producer",
-    "ProducerState": "headwater.client._outbox",
+    "ProducerOptions": "headwater.client._outbox",
+    "SavedProducerState": "headwater.client._outbox",
 }
 """Loaded when asked for: asyncio takes longer to import than all of the synchronous client."""
 
@@ -79,11 +85,12 @@ __all__ = [
     "Position",
     "Producer",
     "ProducerClaim",
-    "ProducerState",
+    "ProducerOptions",
     "Reading",
     "Request",
     "Response",
     "Retry",
+    "SavedProducerState",
     "SplitPoints",
     "Stream",
     "StreamInfo",

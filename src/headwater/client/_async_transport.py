@@ -1,71 +1,72 @@
-"""The asynchronous transport: kept-alive connections of one event loop."""
+"""The asynchronous transport: kept-alive connections of one event loop.
+
+Only asynchronous clients and producers import this module: importing asyncio takes longer than
+all of the synchronous client.
+"""
 
 import asyncio
 import ssl
-import time
 from collections.abc import Callable
 from typing import Final, cast
 from urllib.parse import urlsplit
 
 from headwater.client._http1 import (
-    Incoming,
     Malformed,
     Request,
     Response,
+    ResponseParser,
     encode_request,
     origin_of,
 )
 from headwater.client._transport import (
-    FRESH_SECONDS,
-    MAX_IDLE,
+    BaseExchange,
+    IdleConnections,
     Timeouts,
     default_tls,
-    has_something_to_say,
-    lost,
+    has_input,
     reason_of,
 )
-from headwater.errors import ClientClosed, ClientError, Unreachable
+from headwater.errors import ClientClosed, Unreachable
 
 _MAX_WAITING_BYTES: Final = 1024 * 1024
-"""An open answer that nobody takes is not read further: the server has to wait."""
+"""An open response is not read beyond this while the reader takes nothing: the server waits."""
 
 
-class Connection(asyncio.Protocol):
-    """One connection: feeds what arrives to the answer that is expected."""
+class AsyncConnection(asyncio.Protocol):
+    """One connection: passes what arrives to the parser of the expected response."""
 
     def __init__(self) -> None:
-        self._transport: asyncio.Transport  # from `connection_made` on, before anyone else is here
-        self._incoming: Incoming | None = None
+        self._transport: asyncio.Transport  # set in `connection_made`, before any other call
+        self._parser: ResponseParser | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._ready: Callable[[], bool] = bool
         self._timer: asyncio.TimerHandle
-        self._last = 0.0
+        self._last_input = 0.0
         self._error: Exception | None = None
         self._paused = False
         self._waiting_bytes = 0
         self.ended = False
-        self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        incoming = self._incoming
-        if incoming is None:
-            self.abort()  # nobody has asked for anything
+        parser = self._parser
+        if parser is None:
+            self.abort()  # no request was sent
             return
         try:
-            incoming.feed(data)
+            parser.feed(data)
         except Malformed as error:
             self._error = error
         if self._waiter is not None:
-            self._last = self._waiter.get_loop().time()
+            self._last_input = self._waiter.get_loop().time()
             self._wake()
-        elif not incoming.done:
-            self._hold_back(len(data))
+        elif not parser.done:
+            self._limit_buffer(len(data))
 
-    def _hold_back(self, size: int) -> None:
-        """Stop reading an answer that nobody takes."""
+    def _limit_buffer(self, size: int) -> None:
+        """Stop reading a response while the reader takes nothing of it."""
         self._waiting_bytes += size
         if self._waiting_bytes > _MAX_WAITING_BYTES and not self._paused:
             self._paused = True
@@ -73,30 +74,30 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = True
-        if self._incoming is not None and self._error is None and not self._incoming.done:
+        if self._parser is not None and self._error is None and not self._parser.done:
             try:
-                self._incoming.end()
+                self._parser.end()
             except Malformed as error:
                 self._error = exc or error
         self._wake()
 
-    def ask(self, first: bytes, rest: bytes, incoming: Incoming) -> None:
-        """Send a request and expect its answer."""
-        self._incoming, self._error, self._waiting_bytes = incoming, None, 0
+    def send(self, first: bytes, rest: bytes, parser: ResponseParser) -> None:
+        """Send a request and expect its response."""
+        self._parser, self._error, self._waiting_bytes = parser, None, 0
         self._transport.write(first)
         if rest:
             self._transport.write(rest)
 
     async def until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Wait until an answer is as far as wanted; raises where it broke or was silent."""
+        """Wait until `ready` returns True; raises if the connection breaks or is silent."""
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
         self._waiting_bytes = 0
         if not self._settled(ready):
             loop = asyncio.get_running_loop()
-            self._waiter, self._ready, self._last = loop.create_future(), ready, loop.time()
-            self._timer = loop.call_later(seconds, self._late, seconds)
+            self._waiter, self._ready, self._last_input = loop.create_future(), ready, loop.time()
+            self._timer = loop.call_later(seconds, self._check_silence, seconds)
             try:
                 await self._waiter
             finally:
@@ -109,26 +110,24 @@ class Connection(asyncio.Protocol):
         return self._error is not None or ready()
 
     def abort(self) -> None:
-        """Break the connection off."""
+        """Break the connection."""
         self.ended = True
         self._transport.abort()
 
-    @property
     def is_stale(self) -> bool:
-        """Whether it has ended, or speaks unasked, perhaps before the loop has heard of it."""
+        """Return whether an idle connection has ended or has input, perhaps unseen by the loop."""
         sock = self._transport.get_extra_info("socket")
-        return self.ended or sock is None or has_something_to_say(sock.fileno())
+        return self.ended or sock is None or has_input(sock.fileno())
 
-    def let_go(self) -> None:
-        """Expect nothing more for now."""
-        self._incoming = None
-        self.idle_since = time.monotonic()
+    def forget(self) -> None:
+        """Expect no response until the next request."""
+        self._parser = None
 
-    def _late(self, seconds: float) -> None:
+    def _check_silence(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        silent = loop.time() - self._last
+        silent = loop.time() - self._last_input
         if silent < seconds:
-            self._timer = loop.call_later(seconds - silent, self._late, seconds)
+            self._timer = loop.call_later(seconds - silent, self._check_silence, seconds)
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(TimeoutError())
 
@@ -142,75 +141,67 @@ class AsyncTransport:
     """Connections to any number of origins, all of one event loop."""
 
     def __init__(self, timeouts: Timeouts, tls: ssl.SSLContext | None = None) -> None:
-        self._timeouts = timeouts
+        self.timeouts = timeouts
+        self.closed = False
         self._tls = tls
-        self._idle: dict[str, list[Connection]] = {}
-        self._busy: set[Connection] = set()
+        self._idle: IdleConnections[AsyncConnection] = IdleConnections(
+            AsyncConnection.is_stale, AsyncConnection.abort
+        )
+        self._busy: set[AsyncConnection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
 
-    async def send(self, request: Request, attempt: int = 0) -> Response:
-        """Send a request and wait for the whole answer."""
-        exchange = await self.start(request, attempt)
+    async def send(
+        self, request: Request, attempt: int = 0, scope: "AsyncScope | None" = None
+    ) -> Response:
+        """Send a request and wait for the whole response."""
+        exchange = await self.start(request, attempt, scope)
         try:
-            await exchange.whole()
-            return exchange.incoming.answer()
+            return await exchange.receive_all()
         finally:
-            exchange.finish()
+            if scope is not None:
+                scope.release()
+            else:
+                exchange.finish()
 
-    async def start(self, request: Request, attempt: int = 0) -> "AsyncExchange":
-        """Send a request; whoever calls receives the answer and finishes the exchange."""
+    async def start(
+        self, request: Request, attempt: int = 0, scope: "AsyncScope | None" = None
+    ) -> "AsyncExchange":
+        """Send a request; the caller receives the response and finishes the exchange."""
         data = encode_request(request)
         connection = await self._connect(request)
         exchange = AsyncExchange(self, connection, request, attempt)
-        connection.ask(*data, exchange.incoming)
+        connection.send(*data, exchange.parser)
+        if scope is not None:
+            scope.hold(exchange)
         return exchange
 
     async def close(self) -> None:
-        """Close all connections, also those that a task waits on."""
-        self._closed = True
-        for connection in [*self._busy, *(one for kept in self._idle.values() for one in kept)]:
+        """Close all connections; a task that waits for a response stops waiting."""
+        self.closed = True
+        for connection in list(self._busy):
             connection.abort()
-        self._idle = {}
-        # Transports close in the next turn; whoever closes the loop right away would leak them.
+        self._idle.close()
+        # Transports close in the next turn; a loop that is closed right away would leak them.
         await asyncio.sleep(0)
 
-    @property
-    def closed(self) -> bool:
-        """Whether the client was closed."""
-        return self._closed
-
-    def timeout_of(self, request: Request) -> float:
-        """Say how long a request may stay without a sign of life."""
-        return self._timeouts.of(request)
-
-    def release(self, connection: Connection, request: Request, *, reusable: bool) -> None:
-        """Take a connection back, to keep it for the next request or to close it."""
+    def release(self, connection: AsyncConnection, request: Request, *, reusable: bool) -> None:
+        """Keep a connection for the next request, or close it."""
         self._busy.discard(connection)
-        connection.let_go()
-        if reusable and not self._closed and not connection.ended:
-            kept = self._idle.setdefault(origin_of(request.url), [])
-            if len(kept) < MAX_IDLE:
-                kept.append(connection)
-                return
-        connection.abort()
+        connection.forget()
+        is_usable = reusable and not self.closed and not connection.ended
+        if not is_usable or not self._idle.add(request, connection):
+            connection.abort()
 
-    async def _connect(self, request: Request) -> Connection:
+    async def _connect(self, request: Request) -> AsyncConnection:
         self._check_loop(request)
-        origin = origin_of(request.url)
-        kept = self._idle.get(origin)
-        while kept:
-            connection = kept.pop()
-            age = time.monotonic() - connection.idle_since
-            if connection.is_stale or (not request.repeatable and age > FRESH_SECONDS):
-                connection.abort()
-                continue
-            self._busy.add(connection)
-            return connection
-        return await self._dial(request, origin)
+        connection = self._idle.take(request)
+        if connection is None:
+            connection = await self._dial(request)
+        self._busy.add(connection)
+        return connection
 
     def _check_loop(self, request: Request) -> None:
-        if self._closed:
+        if self.closed:
             raise ClientClosed(request.url)
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -218,61 +209,54 @@ class AsyncTransport:
         elif self._loop is not loop:
             raise RuntimeError("an AsyncClient belongs to one event loop: make one in each")
 
-    async def _dial(self, request: Request, origin: str) -> Connection:
+    async def _dial(self, request: Request) -> AsyncConnection:
         parts = urlsplit(request.url)
         secure = parts.scheme == "https"
         tls = (self._tls or default_tls()) if secure else None
+        port = parts.port or (443 if secure else 80)
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._timeouts.usual):
+            async with asyncio.timeout(self.timeouts.usual):
                 _, connection = await loop.create_connection(
-                    Connection, parts.hostname or "", parts.port or (443 if secure else 80), ssl=tls
+                    AsyncConnection, parts.hostname or "", port, ssl=tls
                 )
-        except OSError as error:  # which TimeoutError is, too
-            raise Unreachable(request.url, origin, reason_of(error)) from None
-        if self._closed:
+        except OSError as error:  # TimeoutError is one, too
+            raise Unreachable(request.url, origin_of(request.url), reason_of(error)) from None
+        if self.closed:
             connection.abort()
             raise ClientClosed(request.url)
-        self._busy.add(connection)
         return connection
 
 
-class AsyncExchange:
-    """One request on its way, and the answer as it comes."""
+class AsyncExchange(BaseExchange[AsyncConnection]):
+    """One request on a connection, and its response as it arrives."""
 
-    def __init__(
-        self, transport: AsyncTransport, connection: Connection, request: Request, attempt: int
-    ) -> None:
-        self._transport = transport
-        self._connection = connection
-        self._request = request
-        self._finished = False
-        self.incoming = Incoming(request, attempt)
+    async def receive_all(self) -> Response:
+        """Wait for the whole response."""
+        await self._until(lambda: self.parser.done, None)
+        return self.parser.response()
 
-    async def whole(self) -> None:
-        """Wait for the whole answer."""
-        await self._until(lambda: self.incoming.done, None)
+    async def open(self, patience: float | None = None) -> Response | None:
+        """Wait for the head of a 200 response, or for all of another one; None for silence."""
+        if not await self._until(lambda: self.parser.has_head, patience):
+            return None
+        return self.parser.head() if self.parser.status == 200 else await self.receive_all()
 
-    async def head(self, patience: float | None = None) -> bool:
-        """Wait for the head of the answer; False where it took longer than `patience`."""
-        return await self._until(lambda: self.incoming.has_head, patience)
-
-    async def more(self, patience: float | None = None) -> bool:
-        """Wait for more of the body; False where it was silent for longer than `patience`."""
-        return await self._until(lambda: self.incoming.waiting or self.incoming.done, patience)
-
-    async def take_more(self, patience: float | None) -> bytes | None:
-        """Wait for more of the body and take it: empty at the end, None for silence."""
-        return self.incoming.take() if await self.more(patience) else None
+    async def receive_more(self, patience: float | None = None) -> bytes | None:
+        """Wait for more of the body and return it: empty at the end, None for silence."""
+        if not await self._until(lambda: self.parser.has_data or self.parser.done, patience):
+            return None
+        return self.parser.take()
 
     def cut(self) -> None:
-        """Break it off: whoever waits for it stops waiting."""
+        """Break the connection: whatever waits for it stops waiting."""
         self._connection.abort()
 
     async def _until(self, ready: Callable[[], bool], patience: float | None) -> bool:
-        usual = self._transport.timeout_of(self._request)
+        """Wait until `ready` returns True; False if nothing came for `patience` seconds."""
+        seconds = self._timeout if patience is None else patience
         try:
-            await self._connection.until(ready, usual if patience is None else patience)
+            await self._connection.until(ready, seconds)
         except TimeoutError as error:
             if patience is not None:
                 return False
@@ -281,27 +265,9 @@ class AsyncExchange:
             raise self._failed(error) from None
         return True
 
-    def finish(self) -> None:
-        """Give the connection back."""
-        if self._finished:
-            return
-        self._finished = True
-        reusable = self.incoming.done and self.incoming.reusable
-        self.incoming.forget()
-        self._transport.release(self._connection, self._request, reusable=reusable)
-
-    def _failed(self, error: Exception) -> ClientError:
-        self.finish()
-        if self._transport.closed:
-            return ClientClosed(self._request.url)
-        return lost(self._request, error)
-
-
-# How one asynchronous reader is ended by another task or thread.
-
 
 class AsyncScope:
-    """What one reader has open, so that another task can end it."""
+    """The open exchange of one reader, so that another task or thread can end it."""
 
     def __init__(self) -> None:
         self._exchange: AsyncExchange | None = None
@@ -311,36 +277,35 @@ class AsyncScope:
 
     @property
     def exchange(self) -> AsyncExchange:
-        """What is open now."""
+        """The open exchange."""
         if self._exchange is None:
-            raise LookupError("nothing is open")
+            raise LookupError("no exchange is open")
         return self._exchange
 
     def enter(self) -> None:
-        """Take note of the loop that the reader runs in."""
+        """Remember the loop that the reader runs in."""
         self._loop = asyncio.get_running_loop()
 
-    def hold(self, exchange: AsyncExchange) -> AsyncExchange:
-        """Remember what is open now; it ends at once where the reader was stopped meanwhile."""
+    def hold(self, exchange: AsyncExchange) -> None:
+        """Remember the open exchange; it ends at once if the reader was stopped before."""
         self._exchange = exchange
         if self.stopped:
             exchange.cut()
-        return exchange
 
-    def let_go(self) -> None:
-        """Give back what is open."""
+    def release(self) -> None:
+        """Finish the open exchange, if there is one."""
         if self._exchange is not None:
             self._exchange.finish()
             self._exchange = None
 
     def stop(self) -> None:
-        """End whatever the reader waits for; another thread may do so, too."""
+        """End the reader, whatever it waits for; may be called from another thread."""
         self.stopped = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end)
 
     async def wait(self, seconds: float) -> None:
-        """Wait, or until the reader is stopped."""
+        """Wait some seconds, or until the reader is stopped."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ended.wait()

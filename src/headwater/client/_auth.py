@@ -1,7 +1,7 @@
-"""What a client adds to each request: headers, parameters and credentials of the user's own.
+"""What a client adds to each request: headers, parameters and credentials.
 
-Values may be functions. They are called anew for each attempt and each reconnection, so that a
-token that has run out meanwhile is replaced.
+Values may be functions. They are called for each attempt and each reconnection, so that an expired
+token is replaced.
 """
 
 from base64 import b64encode
@@ -14,77 +14,77 @@ from msgspec.structs import replace
 from headwater.client._http1 import Request, origin_of, with_query
 
 Value = str | Callable[[], str]
-"""A header or parameter, or what makes one."""
+"""A header or parameter, or a function that returns it."""
 
 AsyncValue = Value | Callable[[], Awaitable[str]]
-"""The same for the asynchronous client, where making one may wait."""
+"""The same for the asynchronous client, whose functions may be coroutine functions."""
 
 Auth = str | tuple[str, str] | Callable[[], Any]
-"""A bearer token, a user with a password, or a function that gives a token."""
+"""A bearer token, a user with a password, or a function that returns a token."""
 
 
-class Dressing(Struct, frozen=True):
-    """What is added to requests to one server."""
+class RequestDefaults(Struct, frozen=True):
+    """Headers and parameters that are added to the requests to one server."""
 
     origin: str
     headers: Mapping[str, Any] = {}
     params: Mapping[str, Any] = {}
 
-    @property
-    def plain(self) -> bool:
-        """Whether there is nothing to add."""
-        return not self.headers and not self.params
-
     def applies_to(self, request: Request) -> bool:
-        """Tell whether a request is for our server: credentials go nowhere else."""
-        return not self.plain and origin_of(request.url) == self.origin
+        """Return whether there is something to add, and the request goes to this server.
+
+        Credentials are sent nowhere else.
+        """
+        return bool(self.headers or self.params) and origin_of(request.url) == self.origin
 
 
-def make_dressing(
+def make_defaults(
     base_url: str,
     headers: Mapping[str, Any] | None,
     params: Mapping[str, Any] | None,
     auth: Auth | None,
-) -> Dressing:
-    """Put together what the user gave."""
-    worn = dict(headers or {})
+) -> RequestDefaults:
+    """Combine the options of a client."""
+    headers, params = dict(headers or {}), dict(params or {})
     if auth is not None:
-        worn["Authorization"] = _authorization(auth)
-    for name, value in {**worn, **(params or {})}.items():
+        headers["Authorization"] = _authorization(auth)
+    for name, value in {**headers, **params}.items():
         if not isinstance(value, str) and not callable(value):
             raise TypeError(f"{name!r} is {value!r}: a header or parameter is text or a function")
-    return Dressing(origin_of(base_url), worn, dict(params or {}))
+    return RequestDefaults(origin_of(base_url), headers, params)
 
 
-def dressed(request: Request, headers: Mapping[str, str], params: Mapping[str, str]) -> Request:
-    """Add resolved headers and parameters; what the protocol sets itself comes first."""
+def with_defaults(
+    request: Request, headers: Mapping[str, str], params: Mapping[str, str]
+) -> Request:
+    """Add headers and parameters; headers that the protocol sets take precedence."""
     own = {name.lower() for name in request.headers}
     added = {name: value for name, value in headers.items() if name.lower() not in own}
     url = with_query(request.url, *params.items()) if params else request.url
     return replace(request, headers={**added, **request.headers}, url=url)
 
 
-def as_header(name: str, value: object) -> str:
-    """Check what a function gave; a token gets its scheme."""
+def check_value(name: str, value: object) -> str:
+    """Return what a function returned for a header or parameter, if it is text."""
     if not isinstance(value, str):
-        raise TypeError(f"the function for {name!r} gave {value!r}: it must give text")
+        raise TypeError(f"the function for {name!r} returned {value!r}: it must return text")
     return value
 
 
 class Bearer:
-    """Makes an Authorization header of a token that a function gives."""
+    """Returns an Authorization header with the token that a function returns."""
 
     def __init__(self, token: Callable[[], Any]) -> None:
         self._token = token
 
     def __call__(self) -> Any:
-        """Ask for the token now; what has to be waited for stays to be waited for."""
+        """Return the header, or an awaitable of it if the function is a coroutine function."""
         token = self._token()
-        return _bearer(token) if isinstance(token, str) else _later(token)
+        return _bearer(token) if isinstance(token, str) else _awaited(token)
 
 
-async def _later(token: Awaitable[Any]) -> str:
-    return _bearer(as_header("Authorization", await token))
+async def _awaited(token: Awaitable[Any]) -> str:
+    return _bearer(check_value("Authorization", await token))
 
 
 def _bearer(token: str) -> str:

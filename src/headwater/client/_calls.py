@@ -1,7 +1,9 @@
-"""The operations on a stream, without I/O: the request to send, and what its answer means.
+"""The requests of the protocol and the meaning of their responses, without I/O.
 
-A `Call` holds both. Whoever runs one sends the request as often as `repeatable` allows and hands
-the answer to `interpret`, which gives a value or raises a typed error.
+A `Call` holds both. A client sends the request as often as `repeatable` allows and passes the
+response to `interpret`, which returns a value or raises a typed error. The first part is Durable
+Streams, for any server; the second is a Headwater server's view over many streams: listing,
+splitting, changes.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +38,7 @@ NOW: Final = "now"
 
 
 class Call(Struct, Generic[T], frozen=True):
-    """A request, and the reading of its answer."""
+    """A request, and the interpretation of its response."""
 
     request: Request
     interpret: Callable[[Response], T]
@@ -51,7 +53,7 @@ def create(
     expires_at: str | None = None,
     closed: bool = False,
 ) -> Call[Created]:
-    """Create a stream, or make sure that it exists (PROTOCOL 5.1)."""
+    """Create a stream, or confirm that it exists (PROTOCOL 5.1)."""
     headers = {"Content-Type": content_type, **_expiry_headers(ttl, expires_at)}
     if closed:
         headers[names.STREAM_CLOSED] = "true"
@@ -95,7 +97,7 @@ def append(
         headers[names.PRODUCER_SEQ] = str(producer.seq)
     if close:
         headers[names.STREAM_CLOSED] = "true"
-    # Without producer headers the server can't tell a second attempt from a second append.
+    # Without producer headers, the server takes a second attempt for a second append.
     request = Request("POST", url, headers, body, repeatable=producer is not None)
     return Call(request, _appended if producer is None else partial(_appended_by, producer))
 
@@ -106,12 +108,12 @@ def close(url: str) -> Call[Appended]:
 
 
 def head(url: str) -> Call[StreamInfo]:
-    """Ask for a stream's metadata (PROTOCOL 5.5)."""
+    """Request a stream's metadata (PROTOCOL 5.5)."""
     return Call(Request("HEAD", url), _info)
 
 
 def exists(url: str) -> Call[bool]:
-    """Ask whether a stream is there."""
+    """Request whether a stream exists."""
     return Call(Request("HEAD", url), _exists)
 
 
@@ -121,7 +123,7 @@ def delete(url: str) -> Call[None]:
 
 
 def read_request(url: str, offset: str, until: str | None = None) -> Request:
-    """Ask for what there is from an offset, up to the server's chunk size (PROTOCOL 5.6)."""
+    """Request the data from an offset on, up to the server's chunk size (PROTOCOL 5.6)."""
     end = () if until is None else (("until", until),)
     return Request("GET", with_query(url, ("offset", offset), *end))
 
@@ -129,7 +131,7 @@ def read_request(url: str, offset: str, until: str | None = None) -> Request:
 def live_request(
     url: str, offset: str, mode: Literal["sse", "long-poll"], cursor: str | None
 ) -> Request:
-    """Ask for what comes behind an offset, as it comes (PROTOCOL 5.7, 5.8)."""
+    """Request the data after an offset as it is appended (PROTOCOL 5.7, 5.8)."""
     parameters = [("live", mode), ("offset", offset)]
     if cursor is not None:
         parameters.append(("cursor", cursor))
@@ -138,10 +140,10 @@ def live_request(
 
 
 def join_messages(messages: Iterable[bytes], content_type: str) -> bytes:
-    """Put messages into one body so that each stays one message of its own.
+    """Join messages into one body so that each stays a message of its own.
 
     A JSON array around them is flattened by exactly one level (PROTOCOL 9.1.2): messages that are
-    arrays themselves are kept. Other content types have no messages, only bytes.
+    arrays themselves stay whole. Other content types have no messages, only bytes.
     """
     if holds_json(content_type):
         return b"[" + b",".join(messages) + b"]"
@@ -149,9 +151,9 @@ def join_messages(messages: Iterable[bytes], content_type: str) -> bytes:
 
 
 def encode(data: object, content_type: str) -> bytes:
-    """Make one message of a value: JSON for a JSON stream, else bytes or text.
+    """Encode a value as one message: JSON for a JSON stream, otherwise bytes or text.
 
-    Bytes are taken as they are; for a JSON stream they are a JSON text already.
+    Bytes are sent as they are; for a JSON stream they must be a JSON text.
     """
     if isinstance(data, bytes | bytearray | memoryview | msgspec.Raw):
         return bytes(data)
@@ -166,7 +168,7 @@ def encode(data: object, content_type: str) -> bytes:
 
 
 def encoder(content_type: str) -> Callable[[object], bytes]:
-    """Choose how the messages of a stream are made, once for many of them."""
+    """Return the function that encodes the messages of a stream."""
     if not holds_json(content_type):
         return lambda data: encode(data, content_type)
     to_json = msgspec.json.Encoder().encode
@@ -178,10 +180,10 @@ def encoder(content_type: str) -> Callable[[object], bytes]:
 
 
 def body_of(data: object, content_type: str) -> bytes:
-    """Make the body that appends one value; bytes are the body itself.
+    """Return the body that appends one value; bytes are the body itself.
 
-    PROTOCOL 9.1.2: the server takes an array apart, so an array that is one message is put into
-    another one.
+    PROTOCOL 9.1.2: the server splits an array into messages, so an array that is one message is
+    wrapped in another.
     """
     body = encode(data, content_type)
     if isinstance(data, bytes | bytearray | memoryview) or not holds_json(content_type):
@@ -189,57 +191,57 @@ def body_of(data: object, content_type: str) -> bytes:
     return b"[" + body + b"]" if body.startswith(b"[") else body
 
 
-def read_batch(answer: Response, url: str, offset: str) -> Batch:
-    """Read the answer to a catch-up or long-poll read from an offset."""
-    if answer.status != 200:
-        raise error_from_response(answer)
-    closed = is_set(answer, names.STREAM_CLOSED)
+def read_batch(response: Response, url: str, offset: str) -> Batch:
+    """Interpret the response to a catch-up or long-poll read from an offset."""
+    if response.status != 200:
+        raise error_from_response(response)
+    closed = is_set(response, names.STREAM_CLOSED)
     batch = Batch(
-        answer.body,
+        response.body,
         offset,
-        next_offset(answer),
-        closed or is_set(answer, names.STREAM_UP_TO_DATE),
+        next_offset(response),
+        closed or is_set(response, names.STREAM_UP_TO_DATE),
         closed,
-        content_type_of(answer),
-        answer.headers.get(names.STREAM_CURSOR.lower()),
+        content_type_of(response),
+        response.headers.get(names.STREAM_CURSOR.lower()),
         url=url,
     )
-    check_progress(answer, batch)
+    check_progress(response, batch)
     return batch
 
 
-def check_progress(answer: Response, batch: Batch) -> None:
-    """Refuse an answer that can't be one to this question.
+def check_progress(response: Response, batch: Batch) -> None:
+    """Refuse a response that can't belong to this request.
 
-    PROTOCOL 8: offsets increase. One that stays while there is data, or goes back, answers another
-    request: a broken proxy has sent an answer twice, or to the wrong one.
+    PROTOCOL 8: offsets increase. One that stays although there is data, or decreases, belongs to
+    another request: a broken proxy has sent a response twice, or to the wrong client.
     """
     if batch.start in {START, NOW}:
         return
     if batch.next_offset < batch.start or (batch.next_offset == batch.start and not batch.empty):
-        reason = "it answered another request"
-        raise ConnectionLost(answer.url, origin_of(answer.url), reason)
+        reason = "the response belongs to another request"
+        raise ConnectionLost(response.url, origin_of(response.url), reason)
     if batch.next_offset == batch.start and not batch.up_to_date:
-        # Asking again would get the same answer, for ever.
-        raise unexpected_response(answer, "neither data nor the end of the stream")
+        # Another request would get the same response, for ever.
+        raise unexpected_response(response, "neither data nor the end of the stream")
 
 
-def next_offset(answer: Response) -> str:
-    """Take the offset that every success carries."""
-    offset = answer.headers.get(names.STREAM_NEXT_OFFSET.lower())
+def next_offset(response: Response) -> str:
+    """Return the offset, which every successful response carries."""
+    offset = response.headers.get(names.STREAM_NEXT_OFFSET.lower())
     if offset is None:
-        raise unexpected_response(answer, f"no {names.STREAM_NEXT_OFFSET}")
+        raise unexpected_response(response, f"no {names.STREAM_NEXT_OFFSET}")
     return offset
 
 
-def is_set(answer: Response, name: str) -> bool:
-    """Tell whether an answer has a presence header."""
-    return is_true(answer.headers.get(name.lower()))
+def is_set(response: Response, name: str) -> bool:
+    """Return whether a response has a presence header."""
+    return is_true(response.headers.get(name.lower()))
 
 
-def content_type_of(answer: Response) -> str:
-    """Take the content type as the server wrote it."""
-    return answer.headers.get("content-type", "")
+def content_type_of(response: Response) -> str:
+    """Return the content type as the server sent it."""
+    return response.headers.get("content-type", "")
 
 
 def _expiry_headers(ttl: int | None, expires_at: str | None) -> dict[str, str]:
@@ -251,22 +253,22 @@ def _expiry_headers(ttl: int | None, expires_at: str | None) -> dict[str, str]:
     return headers
 
 
-def _created(answer: Response) -> Created:
-    if answer.status not in {200, 201}:
-        raise error_from_response(answer)
+def _created(response: Response) -> Created:
+    if response.status not in {200, 201}:
+        raise error_from_response(response)
     return Created(
-        answer.url,
-        answer.status == 201,
-        content_type_of(answer),
-        next_offset(answer),
-        is_set(answer, names.STREAM_CLOSED),
+        response.url,
+        response.status == 201,
+        content_type_of(response),
+        next_offset(response),
+        is_set(response, names.STREAM_CLOSED),
     )
 
 
-def _appended_by(claim: ProducerClaim, answer: Response) -> Appended:
-    """Read the answer to a producer, who may repeat what went well before the stream was closed."""
+def _appended_by(claim: ProducerClaim, response: Response) -> Appended:
+    """Interpret the response to a producer, which may repeat an append made before the close."""
     try:
-        return _appended(answer)
+        return _appended(response)
     except StreamClosed as error:
         seq, offset = error.producer_seq, error.next_offset
         if error.producer_epoch != claim.epoch or seq is None or seq < claim.seq or offset is None:
@@ -274,53 +276,51 @@ def _appended_by(claim: ProducerClaim, answer: Response) -> Appended:
         return Appended(offset, closed=True, duplicate=True, producer_seq=seq)
 
 
-def _appended(answer: Response) -> Appended:
-    if answer.status not in {200, 204}:
-        raise error_from_response(answer)
-    # PROTOCOL 5.2.1: with producer headers, 204 tells a duplicate from new data.
-    seq = answer.headers.get(names.PRODUCER_SEQ.lower())
-    duplicate = answer.status == 204 and seq is not None
-    # Some servers don't say where the stream ends when they answer a duplicate.
-    untold = duplicate and names.STREAM_NEXT_OFFSET.lower() not in answer.headers
-    offset = "" if untold else next_offset(answer)
+def _appended(response: Response) -> Appended:
+    if response.status not in {200, 204}:
+        raise error_from_response(response)
+    # PROTOCOL 5.2.1: with producer headers, 204 means a duplicate and 200 new data.
+    seq = response.headers.get(names.PRODUCER_SEQ.lower())
+    duplicate = response.status == 204 and seq is not None
+    # Some servers don't report where the stream ends in the response to a duplicate.
+    omitted = duplicate and names.STREAM_NEXT_OFFSET.lower() not in response.headers
+    offset = "" if omitted else next_offset(response)
     number = int(seq) if seq is not None and seq.isascii() and seq.isdigit() else None
-    return Appended(offset, is_set(answer, names.STREAM_CLOSED), duplicate, number)
+    return Appended(offset, is_set(response, names.STREAM_CLOSED), duplicate, number)
 
 
-def _info(answer: Response) -> StreamInfo:
-    if answer.status != 200:
-        raise error_from_response(answer)
-    ttl = answer.headers.get(names.STREAM_TTL.lower(), "")
+def _info(response: Response) -> StreamInfo:
+    if response.status != 200:
+        raise error_from_response(response)
+    ttl = response.headers.get(names.STREAM_TTL.lower(), "")
     return StreamInfo(
-        answer.url,
-        content_type_of(answer),
-        next_offset(answer),
-        is_set(answer, names.STREAM_CLOSED),
+        response.url,
+        content_type_of(response),
+        next_offset(response),
+        is_set(response, names.STREAM_CLOSED),
         int(ttl) if ttl.isascii() and ttl.isdigit() else None,
-        answer.headers.get(names.STREAM_EXPIRES_AT.lower()),
-        answer.headers.get(names.STREAM_INCARNATION.lower()),
+        response.headers.get(names.STREAM_EXPIRES_AT.lower()),
+        response.headers.get(names.STREAM_INCARNATION.lower()),
     )
 
 
-def _exists(answer: Response) -> bool:
+def _exists(response: Response) -> bool:
     try:
-        _info(answer)
+        _info(response)
     except (StreamNotFound, StreamGone):
         return False
     return True
 
 
-def _deleted(answer: Response) -> None:
-    # A second attempt finds nothing where the first one succeeded without its answer arriving.
-    if answer.status == 404 and answer.attempt:
+def _deleted(response: Response) -> None:
+    # A second attempt finds nothing if the first one succeeded and its response was lost.
+    if response.status == 404 and response.attempt:
         return
-    if not 200 <= answer.status < 300:
-        raise error_from_response(answer)
+    if not 200 <= response.status < 300:
+        raise error_from_response(response)
 
 
-# The calls of a Headwater server that look at streams from above: listing, splitting, changes.
-#
-# As with streams, a call is the request to send and the reading of its answer.
+# What a Headwater server reports about many streams.
 
 
 SPLIT_BYTES: Final = 32 * 1024 * 1024
@@ -338,14 +338,14 @@ class ListedStream(Struct, frozen=True):
 
 
 class StreamPage(Struct, frozen=True):
-    """Some streams, and the path behind which there may be more."""
+    """Some streams; `next` is the path to continue after, if there may be more."""
 
     streams: list[ListedStream]
     next: str | None = None
 
 
 class SplitPoints(Struct, frozen=True):
-    """Where a range of a stream may be cut; `next` is where to go on if it was too long."""
+    """Where a range may be split; `next` is the offset to continue from, if there is more."""
 
     path: str
     content_type: str
@@ -357,13 +357,13 @@ class SplitPoints(Struct, frozen=True):
 
 
 class Changed(Struct, frozen=True):
-    """Which streams changed behind a cursor."""
+    """Which streams changed after a cursor."""
 
     cursor: str
     streams: list[ListedStream] | None
-    """None where the server does not know: list the streams."""
+    """None if the server does not know: list the streams."""
     gone: list[str] = []
-    """Those of them that are not there any more."""
+    """The paths of streams that were deleted."""
 
 
 def streams(
@@ -376,20 +376,20 @@ def streams(
         ("after", after),
         ("limit", str(limit)),
     )
-    return Call(Request("GET", url), lambda answer: _read_json(answer, StreamPage))
+    return Call(Request("GET", url), lambda response: _read_json(response, StreamPage))
 
 
 def splits(
     base_url: str,
     path: str,
-    start: str = "-1",
-    end: str = "now",
+    start: str = START,
+    end: str = NOW,
     size: int = SPLIT_BYTES,
     limit: int = PAGE,
     *,
     root: str = ROOT,
 ) -> Call[SplitPoints]:
-    """Ask where a range of a stream may be cut into pieces of about a size."""
+    """Request where a range of a stream may be split into pieces of about `size` bytes."""
     url = with_query(
         stream_url(base_url, "__ds/splits", root) + url_path(path, "/"),
         ("from", start),
@@ -397,26 +397,26 @@ def splits(
         ("bytes", str(size)),
         ("limit", str(limit)),
     )
-    return Call(Request("GET", url), lambda answer: _read_json(answer, SplitPoints))
+    return Call(Request("GET", url), lambda response: _read_json(response, SplitPoints))
 
 
 def changes(
     base_url: str, globs: Iterable[str], after: str, wait: float, *, root: str = ROOT
 ) -> Call[Changed]:
-    """Ask which streams changed behind a cursor; waits for the first change where none did."""
+    """Request which streams changed after a cursor; waits for the first change if none did."""
     url = with_query(
         stream_url(base_url, "__ds/changes", root),
         *(("glob", glob) for glob in globs),
         ("after", after),
         ("wait_ms", str(round(wait * 1000))),
     )
-    return Call(Request("GET", url, live=True), lambda answer: _read_json(answer, Changed))
+    return Call(Request("GET", url, live=True), lambda response: _read_json(response, Changed))
 
 
-def _read_json(answer: Response, kind: type[T]) -> T:
-    if answer.status != 200:
-        raise error_from_response(answer)
+def _read_json(response: Response, kind: type[T]) -> T:
+    if response.status != 200:
+        raise error_from_response(response)
     try:
-        return msgspec.json.decode(answer.body, type=kind)
+        return msgspec.json.decode(response.body, type=kind)
     except msgspec.DecodeError as error:
-        raise unexpected_response(answer, f"something else than was asked for ({error})") from None
+        raise unexpected_response(response, f"a body that can't be parsed ({error})") from None

@@ -1,14 +1,21 @@
-"""The synchronous client: does the steps of `headwater.client._operations` by blocking."""
+"""The two clients, which do the steps of all operations: one by blocking, one by awaiting."""
 
 import random
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from headwater.client import _calls
-from headwater.client._auth import AsyncValue, Auth, Value, as_header, dressed, make_dressing
+from headwater.client._auth import (
+    AsyncValue,
+    Auth,
+    Value,
+    check_value,
+    make_defaults,
+    with_defaults,
+)
 from headwater.client._calls import (
     NOW,
     SPLIT_BYTES,
@@ -21,14 +28,21 @@ from headwater.client._calls import (
 from headwater.client._http1 import ROOT, Request, Response, stream_url
 from headwater.client._operations import (
     EVENT_PATIENCE,
+    Advance,
+    Asynchronous,
+    Close,
+    Invoke,
+    Items,
     Open,
     Pause,
     Receive,
     Send,
-    Shut,
     Step,
-    carry_out,
-    read_on,
+    Steps,
+    listing,
+    operation,
+    read_stream,
+    run_call,
 )
 from headwater.client._reader import Reader
 from headwater.client._retry import Retry
@@ -44,25 +58,22 @@ if TYPE_CHECKING:
     from headwater.client._async_transport import AsyncScope
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 DEFAULT_URL: Final = "http://127.0.0.1:4437"
 TIMEOUT: Final = 30.0
 LIVE_TIMEOUT: Final = 90.0
 
 
-class Client:
-    """A client of one stream server; close it, or use it in a `with` block.
-
-    Streams live under `{base_url}{root}`. It may be used from several threads; `close` from another
-    thread ends whatever waits, and a `follow` then ends without an error.
-    """
+class BaseClient(Generic[V]):
+    """The options and operations of both clients; `V` is what a header's value may be."""
 
     def __init__(
         self,
         base_url: str = DEFAULT_URL,
         *,
-        headers: Mapping[str, Value] | None = None,
-        params: Mapping[str, Value] | None = None,
+        headers: Mapping[str, V] | None = None,
+        params: Mapping[str, V] | None = None,
         auth: Auth | None = None,
         retry: Retry | None = None,
         timeout: float = TIMEOUT,
@@ -74,16 +85,16 @@ class Client:
     ) -> None:
         """Set up; nothing is connected yet.
 
-        `headers` and `params` go with every request to this server; a value may be a function,
+        `headers` and `params` are added to every request to this server; a value may be a function,
         which is called for each attempt. `auth` is a bearer token, a user with a password, or a
-        function that gives a token. `timeout` is how long to wait for a connection or an answer,
-        in seconds. `live_timeout` is the longest silence in a live read before it is asked for
-        anew: longer than the server's own limits, which end a long-poll after about 30 seconds and
-        SSE after about 60. An event stream that says nothing for `event_patience` seconds is held
-        back by something, and long-poll is used instead. `on_retry` is told the error and the
-        pause before each new attempt.
+        function that returns a token. `timeout` is how many seconds to wait for a connection or a
+        response. `live_timeout` is the longest silence in a live read before it is requested again:
+        longer than the server's own limits, which end a long-poll after about 30 seconds and SSE
+        after about 60. If an event stream sends nothing for `event_patience` seconds, something
+        buffers it, and long-poll is used instead. `on_retry` is called with the error and the pause
+        before each new attempt.
         """
-        self.dressing = make_dressing(base_url, headers, params, auth)
+        self.defaults = make_defaults(base_url, headers, params, auth)
         self.base_url = base_url
         self.root = root
         self.retry = retry or Retry()
@@ -91,42 +102,51 @@ class Client:
         self.event_patience = event_patience
         self.tls = tls
         self.on_retry = on_retry
-        self._transport = Transport(self.timeouts, tls)
-        self._closed = threading.Event()
+        self._set_up()
 
-    def stream(self, path: str, *, content_type: str | None = None) -> Stream:
-        """Name a stream by its path, such as `chat/42`, or by a whole URL.
+    def _set_up(self) -> None:
+        """Make the transport."""
+        raise NotImplementedError
 
-        A content type that is given here need not be asked for before the first append.
-        """
-        return Stream(self, stream_url(self.base_url, path, self.root), content_type)
+    def steps(self, call: Call[T]) -> Steps[T]:
+        """Return the steps of a call; requests that are safe to repeat are repeated."""
+        return run_call(call, self.retry, random.random)
 
-    def streams(self, glob: str = "**") -> Iterator[ListedStream]:
+    def read_steps(self, reader: Reader) -> Items[Batch]:
+        """Return the steps and batches of a read."""
+        return read_stream(reader, self.retry, random.random, time.monotonic, self.event_patience)
+
+    @listing
+    def streams(self, glob: str = "**") -> Items[ListedStream]:
         """List the streams whose paths match a glob, in the order of paths.
 
-        In a glob a segment may be `*`, for any one, or `**`, for any number of segments.
+        A segment of the glob may be `*`, for any one segment, or `**`, for any number of them.
         """
         after: str | None = ""
         while after is not None:
-            page = self.run(_calls.streams(self.base_url, glob, after, root=self.root))
+            call = _calls.streams(self.base_url, glob, after, root=self.root)
+            page = yield from self.steps(call)
             yield from page.streams
             after = page.next
 
+    @operation
     def splits(
         self, path: str, start: str = START, end: str = NOW, *, size: int = SPLIT_BYTES
-    ) -> list[str]:
-        """Cut a range of a stream into pieces of about `size` bytes, at message boundaries.
+    ) -> Steps[list[str]]:
+        """Split a range of a stream into pieces of about `size` bytes, at message boundaries.
 
-        Gives the offsets from the beginning of the range to its end: one more than pieces.
+        Returns the offsets from the beginning of the range to its end: one more than pieces.
         """
         offsets: list[str] = []
-        going_on: str | None = start
-        while going_on is not None:
-            cut = self.split_page(path, going_on, end, size=size)
-            offsets += cut.offsets[1:] if offsets else cut.offsets
-            going_on = cut.next
+        next_start: str | None = start
+        while next_start is not None:
+            call = _calls.splits(self.base_url, path, next_start, end, size, root=self.root)
+            page = yield from self.steps(call)
+            offsets += page.offsets[1:] if offsets else page.offsets
+            next_start = page.next
         return offsets
 
+    @operation
     def split_page(
         self,
         path: str,
@@ -135,24 +155,66 @@ class Client:
         *,
         size: int = SPLIT_BYTES,
         limit: int = _calls.PAGE,
-    ) -> SplitPoints:
+    ) -> Steps[SplitPoints]:
         """Return at most `limit` split points of a range, with the stream's metadata."""
-        return self.run(_calls.splits(self.base_url, path, start, end, size, limit, root=self.root))
+        call = _calls.splits(self.base_url, path, start, end, size, limit, root=self.root)
+        return (yield from self.steps(call))
 
-    def changes(self, *globs: str, after: str = "", wait: float = 20.0) -> Changed:
+    @operation
+    def changes(self, *globs: str, after: str = "", wait: float = 20.0) -> Steps[Changed]:
         """Wait until a stream changes that matches one of the globs, for at most `wait` seconds.
 
-        Begin without a cursor, look at the streams, then ask for what changed after the cursor of
-        the last answer: no change is missed.
+        Call it without a cursor, read the streams, then pass the cursor of each result to the next
+        call: no change is missed.
         """
-        return self.run(
-            _calls.changes(self.base_url, globs or ("**",), after, wait, root=self.root)
-        )
+        call = _calls.changes(self.base_url, globs or ("**",), after, wait, root=self.root)
+        return (yield from self.steps(call))
+
+
+class Client(BaseClient[Value]):
+    """A client of one stream server; close it, or use it in a `with` block.
+
+    Streams live under `{base_url}{root}`. Several threads may use it. `close` ends the requests
+    that other threads wait for; a `follow` then ends without an error.
+    """
+
+    def _set_up(self) -> None:
+        self._transport = Transport(self.timeouts, self.tls)
+        self._closed = threading.Event()
+
+    @property
+    def client(self) -> "Client":
+        """The client itself, which does the steps of its operations."""
+        return self
 
     @property
     def subscriptions(self) -> Subscriptions:
         """The subscriptions of the server."""
         return Subscriptions(self)
+
+    def stream(self, path: str, *, content_type: str | None = None) -> Stream:
+        """Return a stream, named by its path, such as `chat/42`, or by a whole URL.
+
+        If the content type is passed, it is not requested before the first append.
+        """
+        return Stream(self, stream_url(self.base_url, path, self.root), content_type)
+
+    def run(self, call: Call[T]) -> T:
+        """Carry out a call; a request that is safe to repeat is repeated."""
+        return self.perform(self.steps(call))
+
+    def read(self, reader: Reader, scope: Scope) -> Iterator[Batch]:
+        """Iterate over the batches of a read, until it ends or the scope is stopped."""
+        return self.iterate(self.read_steps(reader), scope)
+
+    @contextmanager
+    def opened(self, request: Request) -> Iterator[Exchange]:
+        """Send a request once; the response is received in the block, as it arrives."""
+        exchange = self._transport.start(self._with_defaults(request))
+        try:
+            yield exchange
+        finally:
+            exchange.finish()
 
     def close(self) -> None:
         """Close all connections."""
@@ -165,87 +227,82 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, call: Call[T]) -> T:
-        """Carry out a call; what is safe to repeat is repeated."""
-        steps = carry_out(call, self.retry, random.random)
+    def make_lock(self) -> threading.Lock:
+        """Return a lock of the kind that an `Invoke` step can acquire."""
+        return threading.Lock()
+
+    def perform(self, steps: Steps[T]) -> T:
+        """Do the steps of an operation and return its result."""
+        resume: Callable[[Any], Step] = steps.send
         result: Any = None
-        error: ClientError | None = None
         while True:
             try:
-                step = steps.send(result) if error is None else steps.throw(error)
+                step = resume(result)
             except StopIteration as end:
                 value: T = end.value
                 return value
-            result, error = None, None
             try:
-                result = self._do(step, None)
-            except ClientError as failed:
-                error = failed
+                resume, result = steps.send, self._do(step, None)
+            except BaseException as error:  # noqa: BLE001 - raised again by the operation
+                resume, result = steps.throw, error
 
-    def read(self, reader: Reader, scope: Scope) -> Iterator[Batch]:
-        """Catch up and perhaps stay live, until there is no more, or the scope is stopped."""
-        steps = read_on(reader, self.retry, random.random, time.monotonic, self.event_patience)
+    def iterate(self, steps: Items[T], scope: Scope | None = None) -> Iterator[T]:
+        """Do the steps of an operation and yield its items.
+
+        With a scope, it ends without an error when the scope is stopped or the client is closed.
+        """
+        resume: Callable[[Any], Step | T] = steps.send
         result: Any = None
-        error: ClientError | None = None
         try:
-            while not scope.stopped:
+            while scope is None or not scope.stopped:
                 try:
-                    step = steps.send(result) if error is None else steps.throw(error)
+                    step = resume(result)
                 except StopIteration:
                     return
-                result, error = None, None
-                if isinstance(step, Batch):
+                resume, result = steps.send, None
+                if not isinstance(step, Step):
                     yield step
                     continue
                 try:
-                    result = self._do_reading(step, scope)
-                except ClientClosed:
-                    return
-                except ClientError as failed:
-                    error = failed
+                    result = self._do(step, scope)
+                except ClientError as error:
+                    if scope is not None and isinstance(error, ClientClosed):
+                        return
+                    resume, result = steps.throw, error
         finally:
-            scope.let_go()
-
-    @contextmanager
-    def opened(self, request: Request) -> Iterator[Exchange]:
-        """Send a request, once, whose answer is taken as it comes, for as long as the block."""
-        exchange = self._transport.start(self._dress(request))
-        try:
-            yield exchange
-        finally:
-            exchange.finish()
+            if scope is not None:
+                scope.release()
 
     def _do(self, step: Step, scope: Scope | None) -> Any:
-        if isinstance(step, Send):
-            return self._transport.send(self._dress(step.request), step.attempt, scope)
-        if isinstance(step, Pause):
-            return self._pause(step, scope)
-        raise TypeError(f"{step} is a step of readers only")
-
-    def _do_reading(self, step: Step, scope: Scope) -> Any:
+        match step:
+            case Send():
+                request = self._with_defaults(step.request)
+                return self._transport.send(request, step.attempt, scope)
+            case Pause():
+                return self._pause(step, scope)
+            case Invoke():
+                return step.function(*step.args)
+            case Advance():
+                return next(step.batches, None)
+        if scope is None:
+            raise TypeError(f"{step} is a step of reads only")
         match step:
             case Open():
-                exchange = self._transport.start(self._dress(step.request), 0, scope)
-                if not exchange.head(step.patience):
-                    return None
-                if exchange.incoming.status == 200:
-                    return exchange.incoming.head()
-                exchange.whole()
-                return exchange.incoming.answer()
+                request = self._with_defaults(step.request)
+                return self._transport.start(request, 0, scope).open(step.patience)
             case Receive():
-                return scope.exchange.take_more(step.patience)
-            case Shut():
-                return scope.let_go()
-            case _:
-                return self._do(step, scope)
+                return scope.exchange.receive_more(step.patience)
+            case Close():
+                return scope.release()
+        raise TypeError(f"{step} is not a step")
 
-    def _dress(self, request: Request) -> Request:
-        dressing = self.dressing
-        if not dressing.applies_to(request):
+    def _with_defaults(self, request: Request) -> Request:
+        defaults = self.defaults
+        if not defaults.applies_to(request):
             return request
-        headers = {name: _value(name, value) for name, value in dressing.headers.items()}
-        params = {name: _value(name, value) for name, value in dressing.params.items()}
-        return dressed(request, headers, params)
+        headers = {name: _resolve(name, value) for name, value in defaults.headers.items()}
+        params = {name: _resolve(name, value) for name, value in defaults.params.items()}
+        return with_defaults(request, headers, params)
 
     def _pause(self, step: Pause, scope: Scope | None) -> None:
         if self.on_retry is not None:
@@ -258,106 +315,45 @@ class Client:
             raise ClientClosed(step.error.url)
 
 
-def _value(name: str, value: Any) -> str:
-    return as_header(name, value() if callable(value) else value)
+class AsyncClient(BaseClient[AsyncValue], Asynchronous):
+    """`Client` with awaitable methods, for one event loop; use it in an `async with` block.
 
-
-# The asynchronous client: does the steps of `headwater.client._operations` by awaiting.
-
-
-class AsyncClient:
-    """A client of one stream server for one event loop; use it in an `async with` block.
-
-    It is `Client` with awaitable methods. Functions that give header values may be asynchronous.
+    Functions for headers, parameters and tokens may be coroutine functions.
     """
 
-    def __init__(
-        self,
-        base_url: str = DEFAULT_URL,
-        *,
-        headers: Mapping[str, AsyncValue] | None = None,
-        params: Mapping[str, AsyncValue] | None = None,
-        auth: Auth | None = None,
-        retry: Retry | None = None,
-        timeout: float = TIMEOUT,
-        live_timeout: float = LIVE_TIMEOUT,
-        event_patience: float = EVENT_PATIENCE,
-        root: str = ROOT,
-        tls: "ssl.SSLContext | None" = None,
-        on_retry: Callable[[ClientError, float], None] | None = None,
-    ) -> None:
-        """Set up; nothing is connected yet. The options are those of `Client`."""
-        self.dressing = make_dressing(base_url, headers, params, auth)
-        self.base_url = base_url
-        self.root = root
-        self.retry = retry or Retry()
-        self.timeouts = Timeouts(timeout, live_timeout)
-        self.event_patience = event_patience
-        self.tls = tls
-        self.on_retry = on_retry
+    def _set_up(self) -> None:
         from headwater.client._async_transport import AsyncTransport
 
-        self._transport = AsyncTransport(self.timeouts, tls)
+        self._transport = AsyncTransport(self.timeouts, self.tls)
 
-    def stream(self, path: str, *, content_type: str | None = None) -> AsyncStream:
-        """Name a stream by its path, such as `chat/42`, or by a whole URL."""
-        return AsyncStream(self, stream_url(self.base_url, path, self.root), content_type)
-
-    async def streams(self, glob: str = "**") -> AsyncIterator[ListedStream]:
-        """List the streams whose paths match a glob, in the order of paths.
-
-        In a glob a segment may be `*`, for any one, or `**`, for any number of segments.
-        """
-        after: str | None = ""
-        while after is not None:
-            page = await self.run(_calls.streams(self.base_url, glob, after, root=self.root))
-            for listed in page.streams:
-                yield listed
-            after = page.next
-
-    async def splits(
-        self, path: str, start: str = START, end: str = NOW, *, size: int = SPLIT_BYTES
-    ) -> list[str]:
-        """Cut a range of a stream into pieces of about `size` bytes, at message boundaries.
-
-        Gives the offsets from the beginning of the range to its end: one more than pieces.
-        """
-        offsets: list[str] = []
-        going_on: str | None = start
-        while going_on is not None:
-            cut = await self.split_page(path, going_on, end, size=size)
-            offsets += cut.offsets[1:] if offsets else cut.offsets
-            going_on = cut.next
-        return offsets
-
-    async def split_page(
-        self,
-        path: str,
-        start: str = START,
-        end: str = NOW,
-        *,
-        size: int = SPLIT_BYTES,
-        limit: int = _calls.PAGE,
-    ) -> SplitPoints:
-        """Return at most `limit` split points of a range, with the stream's metadata."""
-        return await self.run(
-            _calls.splits(self.base_url, path, start, end, size, limit, root=self.root)
-        )
-
-    async def changes(self, *globs: str, after: str = "", wait: float = 20.0) -> Changed:
-        """Wait until a stream changes that matches one of the globs, for at most `wait` seconds.
-
-        Begin without a cursor, look at the streams, then ask for what changed after the cursor of
-        the last answer: no change is missed.
-        """
-        return await self.run(
-            _calls.changes(self.base_url, globs or ("**",), after, wait, root=self.root)
-        )
+    @property
+    def client(self) -> "AsyncClient":
+        """The client itself, which does the steps of its operations."""
+        return self
 
     @property
     def subscriptions(self) -> AsyncSubscriptions:
         """The subscriptions of the server."""
         return AsyncSubscriptions(self)
+
+    def stream(self, path: str, *, content_type: str | None = None) -> AsyncStream:
+        """Return a stream, named by its path, such as `chat/42`, or by a whole URL.
+
+        If the content type is passed, it is not requested before the first append.
+        """
+        return AsyncStream(self, stream_url(self.base_url, path, self.root), content_type)
+
+    async def run(self, call: Call[T]) -> T:
+        """Carry out a call; a request that is safe to repeat is repeated."""
+        return await self.perform(self.steps(call))
+
+    def read(self, reader: Reader, scope: "AsyncScope") -> AsyncIterator[Batch]:
+        """Iterate over the batches of a read, until it ends or the scope is stopped."""
+        return self.iterate(self.read_steps(reader), scope)
+
+    async def send(self, request: Request, attempt: int = 0) -> Response:
+        """Send a request once."""
+        return await self._transport.send(await self._with_defaults(request), attempt)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -369,110 +365,113 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def send(self, request: Request, attempt: int = 0) -> Response:
-        """Send a request once."""
-        return await self._transport.send(await self._dress(request), attempt)
+    def make_lock(self) -> Any:
+        """Return a lock of the kind that an `Invoke` step can acquire."""
+        import asyncio
 
-    async def run(self, call: Call[T]) -> T:
-        """Carry out a call; what is safe to repeat is repeated."""
-        steps = carry_out(call, self.retry, random.random)
+        return asyncio.Lock()
+
+    def make_scope(self) -> "AsyncScope":
+        """Return the scope of a read."""
+        from headwater.client._async_transport import AsyncScope
+
+        return AsyncScope()
+
+    async def perform(self, steps: Steps[T]) -> T:
+        """Do the steps of an operation and return its result."""
+        resume: Callable[[Any], Step] = steps.send
         result: Any = None
-        error: ClientError | None = None
         while True:
             try:
-                step = steps.send(result) if error is None else steps.throw(error)
+                step = resume(result)
             except StopIteration as end:
                 value: T = end.value
                 return value
-            result, error = None, None
             try:
-                result = await self._do(step)
-            except ClientError as failed:
-                error = failed
+                resume, result = steps.send, await self._do(step, None)
+            except BaseException as error:  # noqa: BLE001 - raised again by the operation
+                resume, result = steps.throw, error
 
-    async def read(self, reader: Reader, scope: "AsyncScope") -> AsyncIterator[Batch]:
-        """Catch up and perhaps stay live, until there is no more, or the scope is stopped."""
-        steps = read_on(reader, self.retry, random.random, time.monotonic, self.event_patience)
-        scope.enter()
+    async def iterate(self, steps: Items[T], scope: "AsyncScope | None" = None) -> AsyncIterator[T]:
+        """Do the steps of an operation and yield its items.
+
+        With a scope, it ends without an error when the scope is stopped or the client is closed.
+        """
+        if scope is not None:
+            scope.enter()
+        resume: Callable[[Any], Step | T] = steps.send
         result: Any = None
-        error: ClientError | None = None
         try:
-            while not scope.stopped:
+            while scope is None or not scope.stopped:
                 try:
-                    step = steps.send(result) if error is None else steps.throw(error)
+                    step = resume(result)
                 except StopIteration:
                     return
-                result, error = None, None
-                if isinstance(step, Batch):
+                resume, result = steps.send, None
+                if not isinstance(step, Step):
                     yield step
                     continue
                 try:
-                    result = await self._do_reading(step, scope)
-                except ClientClosed:
-                    return
-                except ClientError as failed:
-                    error = failed
+                    result = await self._do(step, scope)
+                except ClientError as error:
+                    if scope is not None and isinstance(error, ClientClosed):
+                        return
+                    resume, result = steps.throw, error
         finally:
-            scope.let_go()
+            if scope is not None:
+                scope.release()
 
-    async def _do(self, step: Step) -> Any:
-        if isinstance(step, Send):
-            return await self.send(step.request, step.attempt)
-        if isinstance(step, Pause):
-            return await self._pause(step, None)
-        raise TypeError(f"{step} is a step of readers only")
-
-    async def _do_reading(self, step: Step, scope: "AsyncScope") -> Any:
+    async def _do(self, step: Step, scope: "AsyncScope | None") -> Any:
         match step:
             case Send():
-                request = await self._dress(step.request)
-                exchange = scope.hold(await self._transport.start(request, step.attempt))
-                try:
-                    await exchange.whole()
-                    return exchange.incoming.answer()
-                finally:
-                    scope.let_go()
+                request = await self._with_defaults(step.request)
+                return await self._transport.send(request, step.attempt, scope)
             case Pause():
                 return await self._pause(step, scope)
+            case Invoke():
+                return await step.function(*step.args)
+            case Advance():
+                return await anext(step.batches, None)
+        if scope is None:
+            raise TypeError(f"{step} is a step of reads only")
+        match step:
             case Open():
-                request = await self._dress(step.request)
-                exchange = scope.hold(await self._transport.start(request))
-                if not await exchange.head(step.patience):
-                    return None
-                if exchange.incoming.status == 200:
-                    return exchange.incoming.head()
-                await exchange.whole()
-                return exchange.incoming.answer()
+                request = await self._with_defaults(step.request)
+                exchange = await self._transport.start(request, 0, scope)
+                return await exchange.open(step.patience)
             case Receive():
-                return await scope.exchange.take_more(step.patience)
-            case Shut():
-                return scope.let_go()
+                return await scope.exchange.receive_more(step.patience)
+            case Close():
+                return scope.release()
+        raise TypeError(f"{step} is not a step")
 
-    async def _dress(self, request: Request) -> Request:
-        dressing = self.dressing
-        if not dressing.applies_to(request):
+    async def _with_defaults(self, request: Request) -> Request:
+        defaults = self.defaults
+        if not defaults.applies_to(request):
             return request
-        headers = {
-            name: await _async_value(name, value) for name, value in dressing.headers.items()
-        }
-        params = {name: await _async_value(name, value) for name, value in dressing.params.items()}
-        return dressed(request, headers, params)
+        headers = {name: await _resolve_async(name, v) for name, v in defaults.headers.items()}
+        params = {name: await _resolve_async(name, v) for name, v in defaults.params.items()}
+        return with_defaults(request, headers, params)
 
     async def _pause(self, step: Pause, scope: "AsyncScope | None") -> None:
+        import asyncio
+
         if self.on_retry is not None:
             self.on_retry(step.error, step.seconds)
         if scope is not None:
             await scope.wait(step.seconds)
         else:
-            import asyncio
-
             await asyncio.sleep(step.seconds)
         if self._transport.closed:
             raise ClientClosed(step.error.url)
 
 
-async def _async_value(name: str, value: Any) -> str:
-    given = value() if callable(value) else value
-    if isinstance(given, Awaitable):
-        given = await given
-    return as_header(name, given)
+def _resolve(name: str, value: Any) -> str:
+    return check_value(name, value() if callable(value) else value)
+
+
+async def _resolve_async(name: str, value: Any) -> str:
+    resolved = value() if callable(value) else value
+    if isinstance(resolved, Awaitable):
+        resolved = await resolved
+    return check_value(name, resolved)

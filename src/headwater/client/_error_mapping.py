@@ -1,7 +1,7 @@
-"""From an answer to a typed error: the code that the server gives decides, then headers and status.
+"""From a response to a typed error, by the problem code, then by headers and status.
 
-Servers that give no code (RFC 9457 is our own addition to the protocol) are read by the protocol's
-headers and status codes alone.
+Servers that send no code (problem documents, RFC 9457, are our addition to the protocol) are
+interpreted by the protocol's headers and status codes alone.
 """
 
 from typing import Final
@@ -46,7 +46,7 @@ _BY_CODE: Final[dict[str, type[RequestRefused]]] = {
 }
 
 _CODES: Final = {kind: code for code, kind in reversed(_BY_CODE.items())}
-"""The code of a cause that only headers and status told: the first one that stands for it."""
+"""The code of a cause that only headers and status showed: the first one of its class."""
 
 _BY_STATUS: Final[dict[int, type[RequestRefused]]] = {
     404: StreamNotFound,
@@ -70,52 +70,52 @@ _ADVICE: Final[dict[type[RequestRefused], str]] = {
 }
 
 
-class Problem(Struct, frozen=True):
-    """What we read of a problem document."""
+class ProblemDocument(Struct, frozen=True):
+    """The parts of a problem document that are used."""
 
     code: str = ""
     detail: str = ""
 
 
-_PROBLEM: Final = msgspec.json.Decoder(Problem)
+_PROBLEM: Final = msgspec.json.Decoder(ProblemDocument)
 
 
-def error_from_response(answer: Response) -> RequestRefused | UnexpectedAnswer:
-    """Find the error that an answer other than success stands for."""
-    if answer.status < 400:
-        return unexpected_response(answer, f"status {answer.status}")
-    problem = _read_problem(answer)
-    kind = _kind(answer, problem.code)
+def error_from_response(response: Response) -> RequestRefused | UnexpectedAnswer:
+    """Return the error that an unsuccessful response means."""
+    if response.status < 400:
+        return unexpected_response(response, f"status {response.status}")
+    problem = _read_problem(response)
+    kind = _kind(response, problem.code)
     message = problem.detail or _ADVICE.get(kind, _ADVICE[RequestRefused]).format(
-        url=answer.url, status=answer.status, method=answer.method
+        url=response.url, status=response.status, method=response.method
     )
-    code = problem.code or _CODES.get(kind, f"http-{answer.status}")
-    error = kind(message, url=answer.url, status=answer.status, code=code)
-    _attach(error, answer)
+    code = problem.code or _CODES.get(kind, f"http-{response.status}")
+    error = kind(message, url=response.url, status=response.status, code=code)
+    _attach(error, response)
     return error
 
 
-def unexpected_response(answer: Response, what: str) -> UnexpectedAnswer:
-    """Make the error of an answer that the protocol does not know."""
+def unexpected_response(response: Response, what: str) -> UnexpectedAnswer:
+    """Return the error for a response that does not follow the protocol."""
     return UnexpectedAnswer(
-        f"{answer.method} {answer.url} was answered with {what}: is this the URL of a stream?",
-        url=answer.url,
-        status=answer.status,
+        f"{response.method} {response.url} returned {what}: is this the URL of a stream?",
+        url=response.url,
+        status=response.status,
         code="unexpected-answer",
     )
 
 
-def _read_problem(answer: Response) -> Problem:
-    if "json" not in answer.headers.get("content-type", ""):
-        return Problem()
+def _read_problem(response: Response) -> ProblemDocument:
+    if "json" not in response.headers.get("content-type", ""):
+        return ProblemDocument()
     try:
-        return _PROBLEM.decode(answer.body)
+        return _PROBLEM.decode(response.body)
     except msgspec.DecodeError:
-        return Problem()
+        return ProblemDocument()
 
 
-def _kind(answer: Response, code: str) -> type[RequestRefused]:
-    status, headers = answer.status, answer.headers
+def _kind(response: Response, code: str) -> type[RequestRefused]:
+    status, headers = response.status, response.headers
     if code in _BY_CODE:
         return _BY_CODE[code]
     if code and status == 404:
@@ -125,15 +125,15 @@ def _kind(answer: Response, code: str) -> type[RequestRefused]:
             return StreamClosed
         if names.PRODUCER_EXPECTED_SEQ.lower() in headers:
             return ProducerGap
-        return StreamExists if answer.method == "PUT" else RequestRefused
+        return StreamExists if response.method == "PUT" else RequestRefused
     if status == 403 and names.PRODUCER_EPOCH.lower() in headers:
         return ProducerFenced
     return _BY_STATUS.get(status, ServerFailed if status >= 500 else RequestRefused)
 
 
-def _attach(error: RequestRefused, answer: Response) -> None:
-    """Take over what the protocol tells beside the status."""
-    headers = answer.headers
+def _attach(error: RequestRefused, response: Response) -> None:
+    """Set the attributes that the protocol's headers carry."""
+    headers = response.headers
     if isinstance(error, StreamClosed):
         error.next_offset = headers.get(names.STREAM_NEXT_OFFSET.lower())
         error.producer_epoch = _integer(headers.get(names.PRODUCER_EPOCH.lower()))
@@ -148,7 +148,7 @@ def _attach(error: RequestRefused, answer: Response) -> None:
 
 
 def _retry_after(value: str | None, date: str | None) -> float | None:
-    """Read seconds or a date, which the server's own clock turns into seconds."""
+    """Parse seconds or a date, of which the server's own clock makes seconds."""
     if value is None:
         return None
     seconds = _integer(value.strip())

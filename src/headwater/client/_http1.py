@@ -1,6 +1,6 @@
-"""HTTP/1.1 as bytes: a request written down, and an answer put together from what arrives.
+"""HTTP/1.1 without I/O: requests and responses as values, URLs, and both as bytes.
 
-No I/O here: the synchronous and the asynchronous transport share it and only move the bytes.
+The synchronous and the asynchronous transport share this module and only move the bytes.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from msgspec import Struct
 from headwater.protocol.paths import url_path
 
 ROOT: Final = "/v1/stream/"
-"""Where the streams live under a base URL."""
+"""The path of all streams under a base URL."""
 
 _PATH_SAFE: Final = "/%~!$&'()*+,;=:@"
 _QUERY_SAFE: Final = _PATH_SAFE + "?"
@@ -27,13 +27,13 @@ class Request(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     body: bytes = b""
     repeatable: bool = True
-    """Whether sending it twice leaves the stream as sending it once does."""
+    """Whether sending it twice has the effect of sending it once."""
     live: bool = False
-    """Whether the server may hold the answer back until there is something to say."""
+    """Whether the server may wait for data before it responds."""
 
 
 class Response(Struct, frozen=True):
-    """One answer; the body is empty where it is read as it comes."""
+    """One response; the body is empty if it is read as it arrives."""
 
     url: str
     method: str
@@ -42,11 +42,11 @@ class Response(Struct, frozen=True):
     """Names in lower case."""
     body: bytes = b""
     attempt: int = 0
-    """How many times the same request was sent before, without an answer to rely on."""
+    """How often the same request was sent before without a usable response."""
 
 
 def stream_url(base_url: str, stream: str, root: str = ROOT) -> str:
-    """Find the URL of a stream: a whole URL as it is, a path under the base URL's streams."""
+    """Return the URL of a stream, which is named by a whole URL or by a path under the root."""
     if is_url(stream):
         return _clean(stream)
     if not stream:
@@ -57,23 +57,23 @@ def stream_url(base_url: str, stream: str, root: str = ROOT) -> str:
 
 
 def is_url(stream: str) -> bool:
-    """Tell a whole URL from a path."""
+    """Return whether a stream is named by a whole URL rather than by a path."""
     return stream.lower().startswith(("http://", "https://"))
 
 
 def origin_of(url: str) -> str:
-    """Give the part of a URL that says where to connect."""
+    """Return the scheme, host and port of a URL."""
     parts = _split(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def path_of(url: str) -> str:
-    """Give the path of a URL, as the fork headers want it."""
+    """Return the path of a URL, as the fork headers name it."""
     return _split(url).path
 
 
 def target_of(url: str) -> str:
-    """Give what a request line names: path and query."""
+    """Return the path and query of a URL, as the request line names them."""
     parts = _split(url)
     return urlunsplit(("", "", parts.path or "/", parts.query, ""))
 
@@ -86,7 +86,7 @@ def with_query(url: str, *parameters: tuple[str, str]) -> str:
 
 
 def _clean(url: str) -> str:
-    """Escape what a person may type but a request line can't hold; escapes stay as they are."""
+    """Escape characters that a request line can't hold; escapes stay as they are."""
     parts = _split(url)
     return parts._replace(
         path=quote(parts.path, safe=_PATH_SAFE), query=quote(parts.query, safe=_QUERY_SAFE)
@@ -96,29 +96,31 @@ def _clean(url: str) -> str:
 def _split(url: str) -> SplitResult:
     parts = urlsplit(url)._replace(fragment="")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"'{url}' is no URL of a server: it must look like http://127.0.0.1:4437")
-    _ = parts.port  # raises ValueError where it is no port
+        raise ValueError(
+            f"'{url}' is not the URL of a server: it must look like http://127.0.0.1:4437"
+        )
+    _ = parts.port  # raises ValueError if it is not a port
     return parts
 
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 _LARGE_BODY_BYTES: Final = 64 * 1024
-"""A larger body is sent by itself: copying it would cost more than another system call."""
+"""A larger body is sent separately: copying it costs more than another system call."""
 _TEXT: Final = "latin-1"
 _BREAKS: Final = frozenset("\r\n\0")
 
 
 class Malformed(Exception):
-    """What arrived is not an HTTP answer; the message says why."""
+    """What arrived is not an HTTP response; the message is the reason."""
 
 
 def encode_request(request: Request) -> tuple[bytes, bytes]:
-    """Write a request: what to send first, and what is left of the body."""
+    """Return the bytes of a request: what to send first, and the rest of the body."""
     host = urlsplit(request.url).netloc.rpartition("@")[2]
     lines = [f"{request.method} {target_of(request.url)} HTTP/1.1\r\nHost: {host}\r\n"]
     for name, value in request.headers.items():
         if not _BREAKS.isdisjoint(name) or not _BREAKS.isdisjoint(value):
-            raise ValueError(f"the header {name!r} holds a line break: it can't be sent")
+            raise ValueError(f"the header {name!r} contains a line break and can't be sent")
         lines.append(f"{name}: {value}\r\n")
     if request.body or request.method in {"POST", "PUT"}:
         lines.append(f"Content-Length: {len(request.body)}\r\n")
@@ -134,11 +136,11 @@ def _encoded(head: str) -> bytes:
         return head.encode(_TEXT)
     except UnicodeEncodeError as error:
         wrong = head[error.start : error.end]
-        raise ValueError(f"a header holds {wrong!r}, which HTTP can't carry") from None
+        raise ValueError(f"a header contains {wrong!r}, which HTTP can't carry") from None
 
 
-class Incoming:
-    """One answer as it arrives."""
+class ResponseParser:
+    """One response as it arrives."""
 
     def __init__(self, request: Request, attempt: int = 0) -> None:
         self._request = request
@@ -150,18 +152,18 @@ class Incoming:
         self._surplus = False
         self.status = 0
         self.has_head = False
-        """Whether the status and the headers are there."""
+        """Whether the status and the headers are complete."""
         self.done = False
-        """Whether the whole body is there."""
+        """Whether the body is complete."""
         self.reusable = False
         """Whether the connection may carry another request."""
         self.begun = False
         """Whether anything has arrived."""
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Parse what has arrived."""
         if self.done:
-            # More than was asked for: whatever it answers, it is nothing of ours.
+            # More than one response to one request: it belongs to nothing that was asked.
             self.reusable = False
             return
         self.begun = True
@@ -171,66 +173,66 @@ class Incoming:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             if not self.done:
-                raise Malformed(f"what came is not HTTP ({error})") from None
+                raise Malformed(f"the response is not HTTP ({error})") from None
             self.reusable = False
         if self.done:
-            self.forget()
+            self.release()
         if not self.has_head and self._head_bytes > MAX_HEAD_BYTES:
-            raise Malformed("the headers of the answer don't end")
+            raise Malformed("the headers of the response don't end")
 
-    def forget(self) -> None:
-        """Let go of the parser, which refers back to this: else both stay until the collector."""
+    def release(self) -> None:
+        """Drop the parser, which refers back to this object: both would wait for the collector."""
         self._parser = None
 
     def end(self) -> None:
-        """Take the end of the connection; raises where it cuts the answer short."""
+        """Take the end of the connection; raises if the response is incomplete."""
         self.reusable = False
         if self.done:
             return
         if not self.has_head:
-            raise Malformed("it ended before the answer" if not self.begun else "it broke off")
+            raise Malformed("it ended before the response" if not self.begun else "it broke off")
         if self._is_delimited:
-            raise Malformed("it ended in the middle of the answer")
+            raise Malformed("it ended in the middle of the response")
         if self.status == 200 and self._request.method == "GET" and not self._request.live:
-            # The end of the connection would be the end of the data: a break would go unseen.
-            raise Malformed("the answer does not tell its length")
+            # The body would end with the connection: a broken one could not be noticed.
+            raise Malformed("the response has neither Content-Length nor chunked encoding")
         self.done = True
 
-    def answer(self) -> Response:
-        """Give the whole answer."""
-        return self._answer(self.take())
+    def response(self) -> Response:
+        """Return the whole response."""
+        return self._response(self.take())
 
     def head(self) -> Response:
-        """Give the answer without its body, which is to be taken as it comes."""
-        return self._answer(b"")
+        """Return the response without its body, which is taken as it arrives."""
+        return self._response(b"")
 
     def take(self) -> bytes:
-        """Take the part of the body that has arrived since the last time."""
+        """Return the part of the body that has arrived since the last call."""
         pieces = self._pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces = []
         return body
 
-    def _answer(self, body: bytes) -> Response:
+    def _response(self, body: bytes) -> Response:
         request = self._request
         return Response(
             request.url, request.method, self.status, self._headers, body, self._attempt
         )
 
     @property
-    def waiting(self) -> bool:
-        """Whether there is something to take."""
+    def has_data(self) -> bool:
+        """Whether a part of the body has arrived and was not taken."""
         return bool(self._pieces)
 
     @property
     def _is_delimited(self) -> bool:
         return "content-length" in self._headers or "transfer-encoding" in self._headers
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         if self.done:
-            # A second answer to one request: it is dropped, and the connection with it.
+            # A second response to one request is dropped, and the connection with it.
             self._surplus = True
             self.reusable = False
 
@@ -244,14 +246,14 @@ class Incoming:
             return
         self.status = self._parser.get_status_code()
         if self.status < 200:
-            self._headers = {}  # an interim answer: the real one follows
+            self._headers = {}  # an interim response: the final one follows
             return
         self.has_head = True
-        # The parser's own `should_keep_alive` does not know that HEAD is answered without a body.
+        # The parser's own `should_keep_alive` does not know that a response to HEAD has no body.
         closes = "close" in self._headers.get("connection", "").lower()
         self.reusable = not closes and self._parser.get_http_version() != "1.0"
         if self._request.method == "HEAD":
-            # The parser waits for the body that the headers describe, and that never comes.
+            # The parser waits for the body that the headers describe, which never arrives.
             self.done = True
 
     def on_body(self, data: bytes) -> None:

@@ -1,15 +1,18 @@
 """What an idempotent producer sends next, without I/O (PROTOCOL 5.2.1).
 
-Items are filled into parcels, each the body of one append with a sequence number of its own. Up to
-`max_in_flight` parcels are under way at once, in order:
+Items are collected into batches, each the body of one append with a sequence number of its own. Up
+to `max_in_flight` batches are in flight at once, in order:
 
-- The first parcel of an epoch goes alone: until the server knows the epoch, another one arriving
-  before it would be refused for good.
-- A parcel that overtook another is refused with the number that the server expects. It goes again
-  once all before it are acknowledged; refused once more, the gap can't heal.
-- A parcel whose answer was lost goes again under the same number; the server knows it by that.
-- A parcel that closes the stream waits for all others: behind the closing one, the server no
-  longer recognises those that it knows.
+- The first batch of an epoch is sent alone. Until the server knows the epoch, it would refuse
+  another batch that arrives earlier, for good.
+- A batch that arrives before an earlier one is refused with the number that the server expects. It
+  is sent again once all earlier ones are acknowledged; refused once more, the gap can't be closed.
+- A batch whose response was lost is sent again under the same number, by which the server
+  recognises it.
+- A batch that closes the stream waits for all others: after the close, the server no longer
+  recognises the numbers it knows.
+
+A batch is acknowledged as a whole, and its items with it.
 """
 
 import asyncio
@@ -17,7 +20,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -37,13 +40,99 @@ from headwater.errors import (
 )
 from headwater.protocol.producers import MAX_INTEGER, ProducerClaim
 
-_LOG = logging.getLogger("headwater.client")
-_SETTLING = threading.Lock()
-"""Guards the short moment between looking whether a parcel is settled and waiting for it."""
+_LOG: Final = logging.getLogger("headwater.client")
+
+_SETTLING: Final = threading.Lock()
+"""Guards the moment between checking whether a batch is settled and adding a callback."""
+
+OnFull = Literal["block", "raise"]
 
 
-class Parcel:
-    """The items of one append."""
+class ProducerOptions(TypedDict, total=False):
+    """How a producer batches, how much it holds, and what it does when it is fenced."""
+
+    max_batch_bytes: int
+    """A batch is sent when it has this many bytes: 1 MiB unless set."""
+    max_batch_items: int
+    """A batch is sent when it has this many items: 10,000 unless set."""
+    linger: float
+    """Seconds that an item may wait for others to share its append: 0.005 unless set."""
+    max_in_flight: int
+    """How many batches may be in flight: 5 unless set."""
+    auto_claim: bool
+    """Whether to take over with a greater epoch if a newer session is found: no unless set."""
+    max_queue: int
+    """How many items may wait for their acknowledgement: 100,000 unless set."""
+    max_queue_bytes: int
+    """How many bytes may wait for their acknowledgement: 64 MiB unless set."""
+    on_full: OnFull
+    """Whether `append` waits or raises QueueFull when the queue is full: it waits unless set."""
+
+
+class OutboxOptions(Struct, frozen=True, kw_only=True):
+    """The options of a producer, checked and complete."""
+
+    max_batch_bytes: int = 1024 * 1024
+    max_batch_items: int = 10_000
+    linger: float = 0.005
+    max_in_flight: int = 5
+    auto_claim: bool = False
+    max_queue: int = 100_000
+    max_queue_bytes: int = 64 * 1024 * 1024
+    on_full: OnFull = "block"
+
+    def __post_init__(self) -> None:
+        limits = ("max_batch_bytes", "max_batch_items", "max_in_flight", "max_queue")
+        for name in (*limits, "max_queue_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not allowed: at least 1")
+        if self.linger < 0:
+            raise ValueError(f"linger={self.linger!r} is not allowed: seconds, 0 or more")
+        if self.on_full not in {"block", "raise"}:
+            raise ValueError(f"on_full={self.on_full!r} is not allowed: block or raise")
+
+
+class UnconfirmedBatch(Struct, frozen=True):
+    """A batch that may have been sent, and has no response yet."""
+
+    seq: int
+    body: bytes
+    items: int
+    close: bool = False
+
+
+class SavedProducerState(Struct, frozen=True):
+    """The state of a producer: stored durably, it lets another process continue.
+
+    A restored producer first sends the unconfirmed batches, under their old numbers, so that the
+    server appends none of them twice.
+    """
+
+    producer_id: str
+    epoch: int
+    next_seq: int
+    items: int
+    """How many items it covers, so that the input can be resumed after them."""
+    unconfirmed: tuple[UnconfirmedBatch, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Encode the state."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "SavedProducerState":
+        """Decode what `to_bytes` returned."""
+        try:
+            return _STATE.decode(data)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"not the saved state of a producer: {error}") from None
+
+
+_STATE: Final = msgspec.json.Decoder(SavedProducerState)
+
+
+class OutgoingBatch:
+    """One append of a producer: filled, sent, perhaps sent again, and settled."""
 
     __slots__ = (
         "_callbacks",
@@ -57,7 +146,7 @@ class Parcel:
         "in_doubt",
         "messages",
         "not_before",
-        "overtook",
+        "out_of_order",
         "sent_alone",
         "seq",
         "settled",
@@ -76,11 +165,11 @@ class Parcel:
         self.close = False
         self.was_sent = False
         self.sent_alone = False
-        """Whether all before it were acknowledged when it was sent."""
-        self.overtook = False
-        """Whether it once came to the server before another."""
+        """Whether all earlier ones were acknowledged when it was sent."""
+        self.out_of_order = False
+        """Whether it once arrived at the server before an earlier one."""
         self.in_doubt = False
-        """Whether it may have been appended although no answer said so."""
+        """Whether it may have been appended without an acknowledgement."""
         self.failures = 0
         self.not_before = 0.0
         self.settled = False
@@ -89,35 +178,35 @@ class Parcel:
         self._callbacks: list[Callable[[], object]] = []
 
     def settle(self, result: Appended | None, error: ClientError | None) -> None:
-        """Decide what became of it, and tell everyone who waits."""
+        """Record the result and run the callbacks."""
         with _SETTLING:
             self._result, self._error, self.settled = result, error, True
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            _tell(callback)
+            _run_callback(callback)
 
     def when_settled(self, callback: Callable[[], object]) -> None:
-        """Call back once it is decided, which may be at once."""
+        """Run a callback once it is settled, which may be at once."""
         with _SETTLING:
             if not self.settled:
                 self._callbacks.append(callback)
                 return
-        _tell(callback)
+        _run_callback(callback)
 
     def outcome(self) -> Appended:
-        """Give the acknowledgement, or raise what went wrong."""
+        """Return the acknowledgement, or raise the error."""
         if self._error is not None:
             raise self._error
         if self._result is None:
-            raise LookupError("it is not decided yet")
+            raise LookupError("the batch is not settled yet")
         return self._result
 
     def error(self) -> ClientError | None:
-        """Give what went wrong."""
+        """Return the error, if there is one."""
         return self._error
 
 
-def _tell(callback: Callable[[], object]) -> None:
+def _run_callback(callback: Callable[[], object]) -> None:
     try:
         callback()
     except Exception:  # noqa: BLE001 - a user's callback must not stop the producer
@@ -125,28 +214,28 @@ def _tell(callback: Callable[[], object]) -> None:
 
 
 class Delivery:
-    """The future of one item: settled when the server has acknowledged it, or it has failed."""
+    """The future of one item: done when the server has acknowledged it, or it has failed."""
 
-    __slots__ = ("_parcel",)
+    __slots__ = ("_batch",)
 
-    def __init__(self, parcel: Parcel) -> None:
-        self._parcel = parcel
+    def __init__(self, batch: OutgoingBatch) -> None:
+        self._batch = batch
 
     def done(self) -> bool:
-        """Tell whether it is decided."""
-        return self._parcel.settled
+        """Return whether the item was acknowledged or has failed."""
+        return self._batch.settled
 
     def result(self, timeout: float | None = None) -> Appended:
-        """Wait for the acknowledgement; raises what went wrong, or TimeoutError."""
-        if not self._parcel.settled:
+        """Wait for the acknowledgement; raises the item's error, or TimeoutError."""
+        if not self._batch.settled:
             settled = threading.Event()
-            self._parcel.when_settled(settled.set)
+            self._batch.when_settled(settled.set)
             if not settled.wait(timeout):
                 raise TimeoutError(f"no acknowledgement within {timeout} seconds")
-        return self._parcel.outcome()
+        return self._batch.outcome()
 
     def exception(self, timeout: float | None = None) -> ClientError | None:
-        """Wait, and give what went wrong or None."""
+        """Wait, and return the item's error or None."""
         try:
             self.result(timeout)
         except ClientError as error:
@@ -154,110 +243,42 @@ class Delivery:
         return None
 
     def add_done_callback(self, callback: Callable[["Delivery"], object]) -> None:
-        """Call back once it is decided, in the producer's thread."""
-        self._parcel.when_settled(lambda: callback(self))
+        """Run a callback once the item is done, in the producer's thread."""
+        self._batch.when_settled(lambda: callback(self))
 
 
 class AsyncDelivery:
-    """The same for `await`."""
+    """`Delivery` for `await`."""
 
-    __slots__ = ("_parcel",)
+    __slots__ = ("_batch",)
 
-    def __init__(self, parcel: Parcel) -> None:
-        self._parcel = parcel
+    def __init__(self, batch: OutgoingBatch) -> None:
+        self._batch = batch
 
     def done(self) -> bool:
-        """Tell whether it is decided."""
-        return self._parcel.settled
+        """Return whether the item was acknowledged or has failed."""
+        return self._batch.settled
 
     def __await__(self) -> Generator[Any, None, Appended]:
         return self._wait().__await__()
 
     def add_done_callback(self, callback: Callable[["AsyncDelivery"], object]) -> None:
-        """Call back once it is decided."""
-        self._parcel.when_settled(lambda: callback(self))
+        """Run a callback once the item is done."""
+        self._batch.when_settled(lambda: callback(self))
 
     async def _wait(self) -> Appended:
-        if not self._parcel.settled:
+        if not self._batch.settled:
             settled = asyncio.Event()
-            self._parcel.when_settled(settled.set)
+            self._batch.when_settled(settled.set)
             await settled.wait()
-        return self._parcel.outcome()
-
-
-OnFull = Literal["block", "raise"]
-
-
-class ProducerOptions(Struct, frozen=True, kw_only=True):
-    """How a producer batches, how much it holds, and what it does when it is fenced."""
-
-    max_batch_bytes: int = 1024 * 1024
-    max_batch_items: int = 10_000
-    linger: float = 0.005
-    """Seconds that an item may wait for others to share its append."""
-    max_in_flight: int = 5
-    auto_claim: bool = False
-    """Whether to take over with a greater epoch where another session is in the way."""
-    max_queue: int = 100_000
-    """How many items may wait for their acknowledgement."""
-    max_queue_bytes: int = 64 * 1024 * 1024
-    on_full: OnFull = "block"
-
-    def __post_init__(self) -> None:
-        limits = ("max_batch_bytes", "max_batch_items", "max_in_flight", "max_queue")
-        for name in (*limits, "max_queue_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} can't be used: at least 1")
-        if self.linger < 0:
-            raise ValueError(f"linger={self.linger!r} can't be used: seconds, 0 or more")
-        if self.on_full not in {"block", "raise"}:
-            raise ValueError(f"on_full={self.on_full!r} can't be used: block or raise")
-
-
-class Unconfirmed(Struct, frozen=True):
-    """A batch that was perhaps sent, and whose answer has not come."""
-
-    seq: int
-    body: bytes
-    items: int
-    close: bool = False
-
-
-class ProducerState(Struct, frozen=True):
-    """Where a producer stands: kept somewhere safe, another process goes on from here.
-
-    A restored producer first sends what is unconfirmed, under its old numbers, so that the server
-    appends none of it twice.
-    """
-
-    producer_id: str
-    epoch: int
-    next_seq: int
-    items: int
-    """How many items it covers, so that the input can be resumed behind them."""
-    unconfirmed: tuple[Unconfirmed, ...] = ()
-
-    def to_bytes(self) -> bytes:
-        """Write it down."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "ProducerState":
-        """Read what `to_bytes` wrote."""
-        try:
-            return _STATE.decode(data)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"that is no saved state of a producer: {error}") from None
-
-
-_STATE: Final = msgspec.json.Decoder(ProducerState)
+        return self._batch.outcome()
 
 
 class Outbox:
-    """The parcels of one producer, from the first item to the last acknowledgement."""
+    """The batches of one producer, from the first item to the last acknowledgement."""
 
     def __init__(
-        self, url: str, content_type: str, state: ProducerState, options: ProducerOptions
+        self, url: str, content_type: str, state: SavedProducerState, options: OutboxOptions
     ) -> None:
         check_claim(state.producer_id, state.epoch)
         self.url = url
@@ -266,22 +287,22 @@ class Outbox:
         self.epoch = state.epoch
         self.next_seq = state.next_seq
         self.failed: ClientError | None = None
-        """Why nothing more is sent, once that is so."""
+        """Why nothing more is sent, or None."""
         self.waiting_items = 0
         self.waiting_bytes = 0
         self._content_type = content_type
         self._items = state.items
-        self._filling: Parcel | None = None
-        self._ready: deque[Parcel] = deque()
-        self._flying: dict[int, Parcel] = {}
+        self._filling: OutgoingBatch | None = None
+        self._ready: deque[OutgoingBatch] = deque()
+        self._in_flight: dict[int, OutgoingBatch] = {}
         self._known = False
-        """Whether the server has acknowledged something of this epoch."""
+        """Whether the server has acknowledged a batch of this epoch."""
         self._fenced: ProducerFenced | None = None
         self._restore(state)
 
     @property
     def full(self) -> bool:
-        """Whether nothing more may be added now."""
+        """Whether the queue is at one of its limits."""
         options = self.options
         return (
             self.waiting_items >= options.max_queue or self.waiting_bytes >= options.max_queue_bytes
@@ -289,99 +310,99 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether everything is acknowledged or given up."""
-        return self._filling is None and not self._ready and not self._flying
+        """Whether every item was acknowledged or has failed."""
+        return self._filling is None and not self._ready and not self._in_flight
 
-    def add(self, message: bytes, clock: Callable[[], float]) -> tuple[Parcel, bool]:
-        """Take an item; gives its parcel, and whether the sender has to look again."""
-        parcel = self._filling
+    def add(self, message: bytes, clock: Callable[[], float]) -> tuple[OutgoingBatch, bool]:
+        """Add an item; returns its batch, and whether the sender must be woken."""
+        batch = self._filling
         size = len(message)
-        news = False
-        if parcel is not None and parcel.size + size > self.options.max_batch_bytes:
-            self._cut()
-            parcel, news = None, True
-        if parcel is None:
-            parcel = self._filling = Parcel(clock() + self.options.linger)
-            news = True
-        parcel.messages.append(message)
-        parcel.size += size + 1
+        wake = False
+        if batch is not None and batch.size + size > self.options.max_batch_bytes:
+            self._complete()
+            batch, wake = None, True
+        if batch is None:
+            batch = self._filling = OutgoingBatch(clock() + self.options.linger)
+            wake = True
+        batch.messages.append(message)
+        batch.size += size + 1
         self.waiting_items += 1
         self.waiting_bytes += size
         if (
-            len(parcel.messages) >= self.options.max_batch_items
-            or parcel.size >= self.options.max_batch_bytes
+            len(batch.messages) >= self.options.max_batch_items
+            or batch.size >= self.options.max_batch_bytes
         ):
-            self._cut()
-            news = True
-        return parcel, news
+            self._complete()
+            wake = True
+        return batch, wake
 
-    def hurry(self) -> None:
-        """Send what there is without waiting for more."""
+    def flush(self) -> None:
+        """Send the items that there are without waiting for more."""
         if self._filling is not None:
-            self._cut()
+            self._complete()
 
-    def close_stream(self) -> Parcel:
-        """Close the stream with the last parcel, or with one of its own where all are under way."""
-        self.hurry()
+    def close_stream(self) -> OutgoingBatch:
+        """Close the stream with the last batch, or with an empty one if all were sent."""
+        self.flush()
         if self._ready and not self._ready[-1].was_sent:
             last = self._ready[-1]
         else:
-            last = self._filling = Parcel(0.0)
-            self._cut()
+            last = self._filling = OutgoingBatch(0.0)
+            self._complete()
         last.close = True
         return last
 
-    def next(self, now: float) -> Parcel | None:
-        """Give the next parcel to send now; it counts as under way."""
-        if self.failed is not None or self._fenced is not None or not self._has_room:
+    def next(self, now: float) -> OutgoingBatch | None:
+        """Return the next batch to send now; it counts as in flight."""
+        if self.failed is not None or self._fenced is not None or not self._may_send:
             return None
         if self._filling is not None and not self._ready and now >= self._filling.due:
-            self._cut()  # only now: while there is no room, more can be filled in
+            self._complete()  # not earlier: until it may be sent, more items can be added
         if not self._ready:
             return None
-        parcel = self._ready[0]
-        alone = parcel.overtook or parcel.close
-        if (alone and self._flying) or now < parcel.not_before:
+        batch = self._ready[0]
+        alone = batch.out_of_order or batch.close
+        if (alone and self._in_flight) or now < batch.not_before:
             return None
         self._ready.popleft()
-        self._flying[parcel.seq] = parcel
-        parcel.was_sent = True
-        parcel.sent_alone = len(self._flying) == 1
-        return parcel
+        self._in_flight[batch.seq] = batch
+        batch.was_sent = True
+        batch.sent_alone = len(self._in_flight) == 1
+        return batch
 
     def wake_at(self) -> float | None:
-        """Say when `next` may give more without anything else happening."""
+        """Return when `next` may return a batch without another event, or None."""
         if self.failed is not None or self._fenced is not None:
             return None
         if self._ready:
-            return self._ready[0].not_before if not self._flying else None
-        return self._filling.due if self._filling is not None and self._has_room else None
+            return self._ready[0].not_before if not self._in_flight else None
+        return self._filling.due if self._filling is not None and self._may_send else None
 
     @property
-    def _has_room(self) -> bool:
-        return len(self._flying) < (self.options.max_in_flight if self._known else 1)
+    def _may_send(self) -> bool:
+        return len(self._in_flight) < (self.options.max_in_flight if self._known else 1)
 
-    def call(self, parcel: Parcel) -> Call[Appended]:
-        """Make the append of a parcel."""
-        claim = ProducerClaim(self.producer_id, self.epoch, parcel.seq)
-        if parcel.body is None:
-            parcel.body = _calls.join_messages(parcel.messages, self._content_type)
-        body = parcel.body if parcel.count else b""
+    def call(self, batch: OutgoingBatch) -> Call[Appended]:
+        """Return the append of a batch."""
+        claim = ProducerClaim(self.producer_id, self.epoch, batch.seq)
+        if batch.body is None:
+            batch.body = _calls.join_messages(batch.messages, self._content_type)
+        body = batch.body if batch.count else b""
         return _calls.append(
-            self.url, body, content_type=self._content_type, producer=claim, close=parcel.close
+            self.url, body, content_type=self._content_type, producer=claim, close=batch.close
         )
 
-    def acknowledged(self, parcel: Parcel, appended: Appended) -> ClientError | None:
-        """Take an acknowledgement; gives an error where it can't be one of this parcel."""
-        if self._flying.get(parcel.seq) is not parcel:
-            return None  # given up meanwhile
+    def acknowledged(self, batch: OutgoingBatch, appended: Appended) -> ClientError | None:
+        """Accept an acknowledgement; returns an error if it can't belong to this batch."""
+        if self._in_flight.get(batch.seq) is not batch:
+            return None  # it failed in the meantime
         number = appended.producer_seq
-        if number is not None and number < parcel.seq:
-            return ConnectionLost(self.url, origin_of(self.url), "it answered another request")
-        # Closing without data is always answered like a duplicate.
-        if appended.duplicate and parcel.count and not parcel.in_doubt:
+        if number is not None and number < batch.seq:
+            return self._foreign_response()
+        # A close without data is always answered like a duplicate.
+        if appended.duplicate and batch.count and not batch.in_doubt:
             return ProducerReused(
-                f"Number {parcel.seq} of producer {self.producer_id!r} in epoch {self.epoch} was "
+                f"Number {batch.seq} of producer {self.producer_id!r} in epoch {self.epoch} was "
                 f"used before at {self.url}, so this batch was not appended: another process has "
                 "the same id and epoch, or the saved state is too old.",
                 url=self.url,
@@ -389,136 +410,149 @@ class Outbox:
                 code="producer-reused",
             )
         self._known = True
-        del self._flying[parcel.seq]
-        self._release(parcel)
-        parcel.settle(appended, None)
+        del self._in_flight[batch.seq]
+        self._release(batch)
+        batch.settle(appended, None)
         self._claim_if_quiet()
         return None
 
     def refused(
-        self, parcel: Parcel, error: ClientError, retry: Retry, jitter: float, now: float
-    ) -> None:
-        """Take a failure: the parcel goes again, or it and all behind it are given up."""
-        if self._flying.get(parcel.seq) is not parcel:
-            return
-        if isinstance(error, ProducerGap):
-            if error.received not in {None, parcel.seq}:
-                error = ConnectionLost(self.url, origin_of(self.url), "it answered another request")
-            elif not parcel.sent_alone:
-                del self._flying[parcel.seq]
-                parcel.overtook = True
-                self._put_back(parcel)
-                return
-        if isinstance(error, ProducerFenced):
-            self._fence(parcel, error)
-            return
-        parcel.in_doubt = parcel.in_doubt or (_leaves_doubt(error) and not was_not_done(error))
-        delay = retry.delay(error, parcel.failures, jitter)
-        if delay is None:
-            self.fail(error, parcel)
-            return
-        parcel.failures += 1
-        parcel.not_before = now + delay
-        del self._flying[parcel.seq]
-        self._put_back(parcel)
+        self, batch: OutgoingBatch, error: ClientError, retry: Retry, jitter: float, now: float
+    ) -> float | None:
+        """Accept a failed attempt; returns the pause before the next one after this error.
 
-    def fail(self, error: ClientError, parcel: Parcel | None = None) -> None:
-        """Give up a parcel and all behind it, or everything."""
+        None means that the batch is sent again for another reason, or that it and all later ones
+        have failed.
+        """
+        if self._in_flight.get(batch.seq) is not batch:
+            return None
+        if isinstance(error, ProducerGap):
+            if error.received not in {None, batch.seq}:
+                error = self._foreign_response()
+            elif not batch.sent_alone:
+                del self._in_flight[batch.seq]
+                batch.out_of_order = True
+                self._put_back(batch)
+                return None
+        if isinstance(error, ProducerFenced):
+            self._fence(batch, error)
+            return None
+        batch.in_doubt = batch.in_doubt or (_leaves_doubt(error) and not was_not_done(error))
+        delay = retry.delay(error, batch.failures, jitter)
+        if delay is None:
+            self.fail(error, batch)
+            return None
+        batch.failures += 1
+        batch.not_before = now + delay
+        del self._in_flight[batch.seq]
+        self._put_back(batch)
+        return delay
+
+    def fail(self, error: ClientError, batch: OutgoingBatch | None = None) -> None:
+        """Fail a batch and all later ones, or all there are."""
         self.failed = self.failed or error
         if self._filling is not None:
-            self._cut()
-        first = parcel.seq if parcel is not None else -1
-        lost = [one for one in self._flying.values() if one.seq >= first]
+            self._complete()
+        first = batch.seq if batch is not None else -1
+        lost = [one for one in self._in_flight.values() if one.seq >= first]
         lost += self._ready
         self._ready.clear()
         for one in sorted(lost, key=lambda one: one.seq):
-            self._flying.pop(one.seq, None)
+            self._in_flight.pop(one.seq, None)
             self._release(one)
-            if one is parcel:
+            if one is batch:
                 one.settle(None, error)
             else:
                 undelivered = Undelivered(self.url, str(error))
                 undelivered.__cause__ = error
                 one.settle(None, undelivered)
 
-    def state(self, upto: Parcel | None = None) -> ProducerState:
-        """Say where the producer stands, with everything up to a parcel or else all there is."""
+    def state(self, upto: OutgoingBatch | None = None) -> SavedProducerState:
+        """Return the producer's state, with everything up to a batch or all there is."""
         if upto is None:
-            self.hurry()
-        pending = sorted([*self._flying.values(), *self._ready], key=lambda one: one.seq)
-        kept = [one for one in pending if upto is None or one.seq <= upto.seq]
-        left_out = sum(one.count for one in pending[len(kept) :])
+            self.flush()
+        pending = sorted([*self._in_flight.values(), *self._ready], key=lambda one: one.seq)
+        covered = [one for one in pending if upto is None or one.seq <= upto.seq]
+        left_out = sum(one.count for one in pending[len(covered) :])
         unconfirmed = []
-        for one in kept:
+        for one in covered:
             body = self.call(one).request.body
-            unconfirmed.append(Unconfirmed(one.seq, body, one.count, one.close))
-        next_seq = kept[-1].seq + 1 if kept else self.next_seq
+            unconfirmed.append(UnconfirmedBatch(one.seq, body, one.count, one.close))
+        next_seq = covered[-1].seq + 1 if covered else self.next_seq
         items = self._items - left_out
-        return ProducerState(self.producer_id, self.epoch, next_seq, items, tuple(unconfirmed))
+        return SavedProducerState(self.producer_id, self.epoch, next_seq, items, tuple(unconfirmed))
 
-    def _cut(self) -> None:
-        parcel = self._filling
-        if parcel is None:
+    def _complete(self) -> None:
+        """Number the batch that is being filled, and make it ready to be sent."""
+        batch = self._filling
+        if batch is None:
             return
         self._filling = None
-        parcel.count = len(parcel.messages)
-        parcel.seq = self.next_seq
+        batch.count = len(batch.messages)
+        batch.seq = self.next_seq
         self.next_seq += 1
-        self._items += parcel.count
-        self._ready.append(parcel)
+        self._items += batch.count
+        self._ready.append(batch)
 
-    def _put_back(self, parcel: Parcel) -> None:
-        """Put a parcel before all that come behind it."""
-        at = sum(one.seq < parcel.seq for one in self._ready)
-        self._ready.insert(at, parcel)
+    def _put_back(self, batch: OutgoingBatch) -> None:
+        """Put a batch before all later ones."""
+        at = sum(one.seq < batch.seq for one in self._ready)
+        self._ready.insert(at, batch)
         self._claim_if_quiet()
 
-    def _release(self, parcel: Parcel) -> None:
-        self.waiting_items -= parcel.count
-        self.waiting_bytes -= parcel.size - parcel.count
-        parcel.messages = []
-        parcel.body = None
+    def _release(self, batch: OutgoingBatch) -> None:
+        self.waiting_items -= batch.count
+        self.waiting_bytes -= batch.size - batch.count
+        batch.messages = []
+        batch.body = None
 
-    def _fence(self, parcel: Parcel, error: ProducerFenced) -> None:
-        doubtful = parcel.in_doubt or any(one.in_doubt for one in self._ready)
+    def _foreign_response(self) -> ConnectionLost:
+        reason = "the response belongs to another request"
+        return ConnectionLost(self.url, origin_of(self.url), reason)
+
+    def _fence(self, batch: OutgoingBatch, error: ProducerFenced) -> None:
+        doubtful = batch.in_doubt or any(one.in_doubt for one in self._ready)
         if not self.options.auto_claim or error.current_epoch is None or doubtful:
-            # What may have been appended before the other took over must not be sent anew.
-            self.fail(error, parcel)
+            # It may have been appended before the other session took over: sending it under
+            # another epoch could append it twice.
+            self.fail(error, batch)
             return
         self._fenced = error
-        del self._flying[parcel.seq]
-        self._put_back(parcel)
+        del self._in_flight[batch.seq]
+        self._put_back(batch)
 
     def _claim_if_quiet(self) -> None:
-        """Take over with a greater epoch, once nothing of the old one is under way."""
-        if self._fenced is None or self._flying:
+        """Take over with a greater epoch, once nothing of the old one is in flight."""
+        if self._fenced is None or self._in_flight:
             return
         fenced, self._fenced = self._fenced, None
-        if any(parcel.in_doubt for parcel in self._ready):
+        if any(batch.in_doubt for batch in self._ready):
             self.fail(fenced)
             return
         self.epoch = max(fenced.current_epoch or 0, self.epoch) + 1
         self._known = False
-        for number, parcel in enumerate(self._ready):
-            parcel.seq, parcel.overtook = number, False
+        for number, batch in enumerate(self._ready):
+            batch.seq, batch.out_of_order = number, False
         self.next_seq = len(self._ready)
 
-    def _restore(self, state: ProducerState) -> None:
+    def _restore(self, state: SavedProducerState) -> None:
         for one in state.unconfirmed:
-            parcel = Parcel(0.0)
-            parcel.seq, parcel.count, parcel.close = one.seq, one.items, one.close
-            parcel.body, parcel.size = one.body, len(one.body)
-            parcel.in_doubt = parcel.was_sent = True
-            self.waiting_items += parcel.count
-            self.waiting_bytes += parcel.size - parcel.count
-            self._ready.append(parcel)
+            batch = OutgoingBatch(0.0)
+            batch.seq, batch.count, batch.close = one.seq, one.items, one.close
+            batch.body, batch.size = one.body, len(one.body)
+            batch.in_doubt = batch.was_sent = True
+            self.waiting_items += batch.count
+            self.waiting_bytes += batch.size - batch.count
+            self._ready.append(batch)
 
 
-def start_state(producer_id: str, epoch: int, saved: ProducerState | None) -> ProducerState:
-    """Begin a session, or go on with a saved one."""
+def start_state(
+    producer_id: str, epoch: int, saved: SavedProducerState | None
+) -> SavedProducerState:
+    """Return the state of a new session, or a saved state if it belongs to this producer."""
     if saved is None:
         check_claim(producer_id, epoch)
-        return ProducerState(producer_id, epoch, 0, 0)
+        return SavedProducerState(producer_id, epoch, 0, 0)
     if saved.producer_id != producer_id or epoch not in {0, saved.epoch}:
         raise ValueError(
             f"the saved state is of producer {saved.producer_id!r} in epoch {saved.epoch}, "
@@ -528,13 +562,13 @@ def start_state(producer_id: str, epoch: int, saved: ProducerState | None) -> Pr
 
 
 def check_claim(producer_id: str, epoch: int) -> None:
-    """Refuse a producer that no server would take."""
+    """Raise ValueError for a producer that every server would refuse."""
     if not producer_id or not producer_id.isascii() or not producer_id.isprintable():
-        raise ValueError(f"producer_id={producer_id!r} can't be used: printable ASCII, not empty")
+        raise ValueError(f"producer_id={producer_id!r} is not allowed: printable ASCII, not empty")
     if not 0 <= epoch <= MAX_INTEGER:
-        raise ValueError(f"epoch={epoch!r} can't be used: from 0 to 2^53-1")
+        raise ValueError(f"epoch={epoch!r} is not allowed: from 0 to 2^53-1")
 
 
 def _leaves_doubt(error: ClientError) -> bool:
-    """Tell whether a request may have been carried out although it failed."""
+    """Return whether a request may have been carried out although it failed."""
     return error.status is None or error.status >= 500

@@ -1,4 +1,8 @@
-"""The synchronous producer: the same pump, in a thread of its own."""
+"""Producers: exactly-once appends in the background, many items to one request.
+
+A `Sender` moves the batches of an outbox in an event loop. `AsyncProducer` runs one in the caller's
+loop, `Producer` in a thread with a loop of its own.
+"""
 
 import asyncio
 import atexit
@@ -8,36 +12,38 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from headwater.client import _calls
 from headwater.client._client import AsyncClient
 from headwater.client._outbox import (
     AsyncDelivery,
     Delivery,
-    OnFull,
     Outbox,
-    Parcel,
+    OutboxOptions,
+    OutgoingBatch,
     ProducerOptions,
-    ProducerState,
+    SavedProducerState,
     start_state,
 )
 from headwater.client._values import Appended
 from headwater.errors import ClientError, ProducerClosed, QueueFull
 
 if TYPE_CHECKING:
-    from headwater.client._client import AsyncClient
     from headwater.client._stream import AsyncStream, Stream
 
-Save = Callable[[ProducerState], object]
+_EXIT_SECONDS: Final = 10.0
+_LOG: Final = logging.getLogger("headwater.client")
+
+Save = Callable[[SavedProducerState], object]
 
 
-class Pump:
-    """Runs in one event loop; `lock` guards the outbox where another thread fills it."""
+class Sender:
+    """Sends the batches of an outbox; `lock` guards the outbox if other threads fill it."""
 
     def __init__(
         self,
-        client: "AsyncClient",
+        client: AsyncClient,
         outbox: Outbox,
         *,
         lock: AbstractContextManager[object] | None = None,
@@ -49,7 +55,7 @@ class Pump:
         self._lock = lock if lock is not None else nullcontext()
         self._save = save
         self._saving = asyncio.Lock()
-        # The greatest epoch and number of which a state was saved; one that was restored has been.
+        # The greatest epoch and number of which a state was saved; a restored state was saved.
         self._saved = (outbox.epoch, outbox.next_seq - 1)
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
@@ -58,15 +64,15 @@ class Pump:
         self._task: asyncio.Task[None] = self._loop.create_task(self._run())
 
     def wake(self) -> None:
-        """Look again whether there is something to send; from the loop's own thread."""
+        """Look for something to send; from the loop's own thread."""
         self._wake.set()
 
-    def wake_from_elsewhere(self) -> None:
-        """Look again, from any thread."""
+    def wake_threadsafe(self) -> None:
+        """Look for something to send; from any thread."""
         self._loop.call_soon_threadsafe(self._wake.set)
 
     async def stop(self) -> None:
-        """Stop sending; what is not acknowledged is given up."""
+        """Stop sending; items that are not acknowledged fail."""
         self._task.cancel()
         for task in list(self._sending):
             task.cancel()
@@ -80,17 +86,17 @@ class Pump:
             while True:
                 self._wake.clear()
                 with self._lock:
-                    parcel = self._outbox.next(time.monotonic())
-                    wake_at = self._outbox.wake_at() if parcel is None else None
-                if parcel is not None:
-                    task = self._loop.create_task(self._send(parcel))
+                    batch = self._outbox.next(time.monotonic())
+                    wake_at = self._outbox.wake_at() if batch is None else None
+                if batch is not None:
+                    task = self._loop.create_task(self._send(batch))
                     self._sending.add(task)
                     task.add_done_callback(self._sending.discard)
                 elif wake_at is None:
                     await self._wake.wait()
                 else:
                     await self._wait_until(wake_at)
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it was
+        except Exception as error:  # noqa: BLE001 - reported to everything that waits
             self._give_up(error)
 
     async def _wait_until(self, when: float) -> None:
@@ -100,50 +106,48 @@ class Pump:
         finally:
             handle.cancel()
 
-    async def _send(self, parcel: Parcel) -> None:
+    async def _send(self, batch: OutgoingBatch) -> None:
         outbox = self._outbox
         try:
             if self._save is not None:
-                await self._save_state(parcel, self._save)
+                await self._save_state(batch, self._save)
             with self._lock:
-                if parcel.settled:
-                    return  # given up before it was sent
-                call = outbox.call(parcel)
+                if batch.settled:
+                    return  # it failed before it was sent
+                call = outbox.call(batch)
             try:
-                answer = await self._client.send(call.request, parcel.failures)
-                appended = call.interpret(answer)
+                response = await self._client.send(call.request, batch.failures)
+                appended = call.interpret(response)
             except ClientError as failed:
                 error: ClientError | None = failed
             else:
                 with self._lock:
-                    error = outbox.acknowledged(parcel, appended)
+                    error = outbox.acknowledged(batch, appended)
             if error is not None:
                 retry = self._client.retry
-                jitter = random.random()
-                pause = retry.delay(error, parcel.failures, jitter)
+                with self._lock:
+                    pause = outbox.refused(batch, error, retry, random.random(), time.monotonic())
                 if pause is not None and self._client.on_retry:
                     self._client.on_retry(error, pause)
-                with self._lock:
-                    outbox.refused(parcel, error, retry, jitter, time.monotonic())
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - reported to everything that waits
             self._give_up(error)
         self._wake.set()
         self._on_change()
 
-    async def _save_state(self, parcel: Parcel, save: Save) -> None:
-        """Save the state before a parcel is first sent, in another thread, one state at a time."""
+    async def _save_state(self, batch: OutgoingBatch, save: Save) -> None:
+        """Save the state before a batch is first sent, in another thread, one state at a time."""
         outbox = self._outbox
         async with self._saving:
-            number = (outbox.epoch, parcel.seq)
+            number = (outbox.epoch, batch.seq)
             with self._lock:
-                # A state that was taken after a failure would no longer hold what was given up.
-                if parcel.settled or number <= self._saved:
+                # A state taken after a failure would no longer contain the failed batches.
+                if batch.settled or number <= self._saved:
                     return
-                state = outbox.state(parcel)
+                state = outbox.state(batch)
             await self._call_in_thread(save, state)
             self._saved = number
 
-    async def _call_in_thread(self, save: Save, state: ProducerState) -> None:
+    async def _call_in_thread(self, save: Save, state: SavedProducerState) -> None:
         try:
             saving = self._loop.run_in_executor(None, save, state)
         except RuntimeError:
@@ -166,164 +170,12 @@ class Pump:
         self._on_change()
 
 
-# The asynchronous producer.
-
-_DEFAULTS: Final = ProducerOptions()
-
-
-class AsyncProducer:
-    """`Producer` for one event loop: the same options, with awaitable methods."""
-
-    def __init__(
-        self,
-        stream: "AsyncStream",
-        producer_id: str,
-        *,
-        epoch: int = 0,
-        state: ProducerState | None = None,
-        save: Save | None = None,
-        max_batch_bytes: int = _DEFAULTS.max_batch_bytes,
-        max_batch_items: int = _DEFAULTS.max_batch_items,
-        linger: float = _DEFAULTS.linger,
-        max_in_flight: int = _DEFAULTS.max_in_flight,
-        auto_claim: bool = False,
-        max_queue: int = _DEFAULTS.max_queue,
-        max_queue_bytes: int = _DEFAULTS.max_queue_bytes,
-        on_full: OnFull = "block",
-    ) -> None:
-        """Set up; nothing is sent yet. The options are those of `Producer`."""
-        options = ProducerOptions(
-            max_batch_bytes=max_batch_bytes,
-            max_batch_items=max_batch_items,
-            linger=linger,
-            max_in_flight=max_in_flight,
-            auto_claim=auto_claim,
-            max_queue=max_queue,
-            max_queue_bytes=max_queue_bytes,
-            on_full=on_full,
-        )
-        self._stream = stream
-        self._state = start_state(producer_id, epoch, state)
-        self._options = options
-        self._save = save
-        self._outbox: Outbox | None = None
-        self._pump: Pump | None = None
-        self._encode: Callable[[object], bytes] = _calls.encoder("")
-        self._starting = asyncio.Lock()
-        self._changed: asyncio.Event = asyncio.Event()
-        self._closed = False
-
-    async def __aenter__(self) -> Self:
-        await self._started()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            await self.abandon()
-
-    @property
-    def epoch(self) -> int:
-        """The epoch it writes with, which grows when it claims."""
-        return self._outbox.epoch if self._outbox is not None else self._state.epoch
-
-    async def append(
-        self, item: Any, *, callback: Callable[[AsyncDelivery], object] | None = None
-    ) -> AsyncDelivery:
-        """Take an item, waiting for room; await what it gives to wait for the acknowledgement."""
-        outbox = self._outbox or await self._started()
-        if self._closed:
-            raise ProducerClosed(outbox.url)
-        message = self._encode(item)
-        while outbox.full and outbox.failed is None:
-            if self._options.on_full == "raise":
-                raise QueueFull(outbox.url, outbox.waiting_items, outbox.waiting_bytes)
-            await self._change()
-        if outbox.failed is not None:
-            raise outbox.failed
-        parcel, news = outbox.add(message, time.monotonic)
-        if news:
-            self._pumping.wake()
-        delivery = AsyncDelivery(parcel)
-        if callback is not None:
-            delivery.add_done_callback(callback)
-        return delivery
-
-    async def flush(self) -> None:
-        """Wait until everything is acknowledged; raises where something failed."""
-        outbox = self._outbox or await self._started()
-        outbox.hurry()
-        self._pumping.wake()
-        while not outbox.empty and outbox.failed is None:
-            await self._change()
-        if outbox.failed is not None:
-            raise outbox.failed
-
-    async def close(self, *, close_stream: bool = False) -> Appended | None:
-        """Flush and end; with `close_stream`, the last batch closes the stream in the same step.
-
-        Gives the acknowledgement of the closing, where there was one.
-        """
-        if self._closed:
-            return None
-        outbox = self._outbox or await self._started()
-        self._closed = True
-        try:
-            if outbox.failed is not None:
-                raise outbox.failed
-            last = AsyncDelivery(outbox.close_stream()) if close_stream else None
-            await self.flush()
-            return await last if last is not None else None
-        finally:
-            await self._pumping.stop()
-
-    async def abandon(self) -> None:
-        """End without sending what still waits: its deliveries fail."""
-        self._closed = True
-        if self._pump is not None:
-            await self._pump.stop()
-
-    def state(self) -> ProducerState:
-        """Say where it stands, to be restored by `state=` of another producer."""
-        return self._outbox.state() if self._outbox is not None else self._state
-
-    @property
-    def _pumping(self) -> Pump:
-        if self._pump is None:
-            raise RuntimeError("the producer has not been started")
-        return self._pump
-
-    async def _started(self) -> Outbox:
-        async with self._starting:
-            if self._outbox is None:
-                content_type = await self._stream.content_type()
-                self._encode = _calls.encoder(content_type)
-                outbox = Outbox(self._stream.url, content_type, self._state, self._options)
-                self._pump = Pump(
-                    self._stream.client, outbox, save=self._save, on_change=self._tell
-                )
-                self._outbox = outbox
-            return self._outbox
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
-    def _tell(self) -> None:
-        self._changed.set()
-
-
-_EXIT_SECONDS: Final = 10.0
-_LOG: Final = logging.getLogger("headwater.client")
-
-
 class Producer:
     """Appends items exactly once, in order, many of them to one request; use it in a `with` block.
 
-    `append` takes an item and gives its `Delivery`; sending goes on in the background. What fails
-    is told by the deliveries, by the next call, and by `flush` and `close`. Any number of threads
-    may share it.
+    `append` queues an item and returns its `Delivery`; items are sent in the background. Failures
+    are reported by the deliveries, by the next call, and by `flush` and `close`. Several threads
+    may share a producer.
     """
 
     def __init__(
@@ -332,52 +184,35 @@ class Producer:
         producer_id: str,
         *,
         epoch: int = 0,
-        state: ProducerState | None = None,
+        state: SavedProducerState | None = None,
         save: Save | None = None,
-        max_batch_bytes: int = _DEFAULTS.max_batch_bytes,
-        max_batch_items: int = _DEFAULTS.max_batch_items,
-        linger: float = _DEFAULTS.linger,
-        max_in_flight: int = _DEFAULTS.max_in_flight,
-        auto_claim: bool = False,
-        max_queue: int = _DEFAULTS.max_queue,
-        max_queue_bytes: int = _DEFAULTS.max_queue_bytes,
-        on_full: OnFull = "block",
+        **options: Unpack[ProducerOptions],
     ) -> None:
-        """Begin; the stream's content type is asked for where it is not known yet.
+        """Start; the stream's content type is requested if it is not known yet.
 
         `producer_id` names the writer across restarts, `epoch` its session: a greater one takes
-        over from a smaller one. `state` goes on where a saved one stood. `save` is called with the
+        over from a smaller one. `state` continues from a saved state. `save` is called with the
         state before each batch is first sent, so that a killed process can be resumed without a
         duplicate; it may block, since it runs in a thread of its own, for one state after the
-        other. Batches are cut at `max_batch_bytes`, `max_batch_items` or after `linger` seconds.
-        With `auto_claim` a stale epoch is answered by taking a greater one. `max_queue` and
-        `max_queue_bytes` bound what is not acknowledged; `on_full` says whether `append` then
-        waits or raises.
+        other. Batches are sent at `max_batch_bytes`, `max_batch_items` or after `linger` seconds,
+        and at most `max_in_flight` at once. With `auto_claim` a stale epoch is replaced by a
+        greater one. `max_queue` and `max_queue_bytes` bound what is not acknowledged; `on_full` is
+        whether `append` then waits or raises. `ProducerOptions` has the defaults.
         """
-        options = ProducerOptions(
-            max_batch_bytes=max_batch_bytes,
-            max_batch_items=max_batch_items,
-            linger=linger,
-            max_in_flight=max_in_flight,
-            auto_claim=auto_claim,
-            max_queue=max_queue,
-            max_queue_bytes=max_queue_bytes,
-            on_full=on_full,
-        )
+        self._options = OutboxOptions(**options)
         content_type = stream.content_type()
         self._encode = _calls.encoder(content_type)
-        self._options = options
         self._outbox = Outbox(
-            stream.url, content_type, start_state(producer_id, epoch, state), options
+            stream.url, content_type, start_state(producer_id, epoch, state), self._options
         )
-        # Callbacks run under it and may append in turn.
+        # Reentrant: callbacks run under it and may append.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
         self._save = save
         self._saving: threading.Thread | None = None
         self._client = stream.client
-        self._pump: Pump
+        self._sender: Sender
         self._loop: asyncio.AbstractEventLoop
         self._ending: asyncio.Event
         started = threading.Event()
@@ -399,32 +234,32 @@ class Producer:
 
     @property
     def epoch(self) -> int:
-        """The epoch it writes with, which grows when it claims."""
+        """The epoch of its appends, which increases when it takes over."""
         return self._outbox.epoch
 
     def append(
         self, item: Any, *, callback: Callable[[Delivery], object] | None = None
     ) -> Delivery:
-        """Take an item, waiting for room; the delivery tells when it is acknowledged."""
+        """Queue an item, waiting while the queue is full; the delivery is its future."""
         outbox = self._outbox
         message = self._encode(item)
         with self._lock:
             if outbox.failed is not None or self._closed or outbox.full:
-                self._wait_for_room()
-            parcel, news = outbox.add(message, time.monotonic)
-        if news:
-            self._pump.wake_from_elsewhere()
-        delivery = Delivery(parcel)
+                self._wait_for_queue()
+            batch, wake = outbox.add(message, time.monotonic)
+        if wake:
+            self._sender.wake_threadsafe()
+        delivery = Delivery(batch)
         if callback is not None:
             delivery.add_done_callback(callback)
         return delivery
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything is acknowledged; raises where something failed."""
+        """Wait until every item is acknowledged; raises if one has failed."""
         until = None if timeout is None else time.monotonic() + timeout
         outbox = self._outbox
         with self._lock:
-            outbox.hurry()
+            outbox.flush()
             self._wake()
             while not outbox.empty and outbox.failed is None:
                 left = None if until is None else until - time.monotonic()
@@ -437,7 +272,7 @@ class Producer:
     def close(self, *, close_stream: bool = False, timeout: float | None = None) -> Appended | None:
         """Flush and end; with `close_stream`, the last batch closes the stream in the same step.
 
-        Gives the acknowledgement of the closing, where there was one.
+        Returns the acknowledgement of the close, if there was one.
         """
         with self._lock:
             if self._closed:
@@ -453,7 +288,7 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """End without sending what still waits: its deliveries fail."""
+        """End without sending the queued items: their deliveries fail."""
         with self._lock:
             self._closed = True
         atexit.unregister(self._at_exit)
@@ -462,14 +297,14 @@ class Producer:
             if not self._is_own_thread():
                 self._thread.join()
 
-    def state(self) -> ProducerState:
-        """Say where it stands, to be restored by `state=` of another producer."""
+    def state(self) -> SavedProducerState:
+        """Return the state, from which another producer continues if it is passed as `state`."""
         with self._lock:
             state = self._outbox.state()
             self._wake()
         return state
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_queue(self) -> None:
         outbox = self._outbox
         while True:
             if outbox.failed is not None:
@@ -487,7 +322,7 @@ class Producer:
         """Return whether this is a callback of the producer, or its `save`."""
         return threading.current_thread() in {self._thread, self._saving}
 
-    def _save_state(self, state: ProducerState) -> None:
+    def _save_state(self, state: SavedProducerState) -> None:
         self._saving = threading.current_thread()
         try:
             if self._save is not None:
@@ -497,7 +332,7 @@ class Producer:
 
     def _wake(self) -> None:
         if self._thread.is_alive():
-            self._pump.wake_from_elsewhere()
+            self._sender.wake_threadsafe()
 
     def _run(self, started: threading.Event) -> None:
         loop = _new_loop()
@@ -508,38 +343,160 @@ class Producer:
 
     async def _main(self, loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
         client = self._client
-        dressing = client.dressing
         async with AsyncClient(
             client.base_url,
-            headers=dressing.headers,
-            params=dressing.params,
+            headers=client.defaults.headers,
+            params=client.defaults.params,
             retry=client.retry,
             timeout=client.timeouts.usual,
             tls=client.tls,
             on_retry=client.on_retry,
-        ) as sender:
+        ) as sending:
             self._loop, self._ending = loop, asyncio.Event()
-            self._pump = Pump(
-                sender,
+            self._sender = Sender(
+                sending,
                 self._outbox,
                 lock=self._lock,
                 save=self._save_state if self._save is not None else None,
-                on_change=self._tell,
+                on_change=self._notify,
             )
             started.set()
             await self._ending.wait()
-            await self._pump.stop()
+            await self._sender.stop()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with self._lock:
             self._changed.notify_all()
 
     def _at_exit(self) -> None:
-        """Send what a program that forgot to close still has: it was accepted, after all."""
+        """Send the accepted items of a producer that the program did not close."""
         try:
             self.close(timeout=_EXIT_SECONDS)
         except (ClientError, TimeoutError):
-            _LOG.exception("A producer that was not closed could not send all it had")
+            _LOG.exception("A producer that was not closed could not send all its items")
+
+
+class AsyncProducer:
+    """`Producer` with awaitable methods, for one event loop."""
+
+    def __init__(
+        self,
+        stream: "AsyncStream",
+        producer_id: str,
+        *,
+        epoch: int = 0,
+        state: SavedProducerState | None = None,
+        save: Save | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        """Set up; nothing is sent yet. The options are those of `Producer`."""
+        self._options = OutboxOptions(**options)
+        self._stream = stream
+        self._state = start_state(producer_id, epoch, state)
+        self._save = save
+        self._outbox: Outbox | None = None
+        self._sender: Sender | None = None
+        self._encode: Callable[[object], bytes] = _calls.encoder("")
+        self._starting = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self._started()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abandon()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of its appends, which increases when it takes over."""
+        return self._outbox.epoch if self._outbox is not None else self._state.epoch
+
+    async def append(
+        self, item: Any, *, callback: Callable[[AsyncDelivery], object] | None = None
+    ) -> AsyncDelivery:
+        """Queue an item, waiting while the queue is full; await the delivery for its result."""
+        outbox = self._outbox or await self._started()
+        if self._closed:
+            raise ProducerClosed(outbox.url)
+        message = self._encode(item)
+        while outbox.full and outbox.failed is None:
+            if self._options.on_full == "raise":
+                raise QueueFull(outbox.url, outbox.waiting_items, outbox.waiting_bytes)
+            await self._change()
+        if outbox.failed is not None:
+            raise outbox.failed
+        batch, wake = outbox.add(message, time.monotonic)
+        if wake:
+            self._running_sender.wake()
+        delivery = AsyncDelivery(batch)
+        if callback is not None:
+            delivery.add_done_callback(callback)
+        return delivery
+
+    async def flush(self) -> None:
+        """Wait until every item is acknowledged; raises if one has failed."""
+        outbox = self._outbox or await self._started()
+        outbox.flush()
+        self._running_sender.wake()
+        while not outbox.empty and outbox.failed is None:
+            await self._change()
+        if outbox.failed is not None:
+            raise outbox.failed
+
+    async def close(self, *, close_stream: bool = False) -> Appended | None:
+        """Flush and end; with `close_stream`, the last batch closes the stream in the same step.
+
+        Returns the acknowledgement of the close, if there was one.
+        """
+        if self._closed:
+            return None
+        outbox = self._outbox or await self._started()
+        self._closed = True
+        try:
+            if outbox.failed is not None:
+                raise outbox.failed
+            last = AsyncDelivery(outbox.close_stream()) if close_stream else None
+            await self.flush()
+            return await last if last is not None else None
+        finally:
+            await self._running_sender.stop()
+
+    async def abandon(self) -> None:
+        """End without sending the queued items: their deliveries fail."""
+        self._closed = True
+        if self._sender is not None:
+            await self._sender.stop()
+
+    def state(self) -> SavedProducerState:
+        """Return the state, from which another producer continues if it is passed as `state`."""
+        return self._outbox.state() if self._outbox is not None else self._state
+
+    @property
+    def _running_sender(self) -> Sender:
+        if self._sender is None:
+            raise RuntimeError("the producer has not been started")
+        return self._sender
+
+    async def _started(self) -> Outbox:
+        async with self._starting:
+            if self._outbox is None:
+                content_type = await self._stream.content_type()
+                self._encode = _calls.encoder(content_type)
+                outbox = Outbox(self._stream.url, content_type, self._state, self._options)
+                self._sender = Sender(
+                    self._stream.client, outbox, save=self._save, on_change=self._changed.set
+                )
+                self._outbox = outbox
+            return self._outbox
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -1,9 +1,12 @@
-"""Reading a stream, without I/O: what to ask for next, and what the answers mean.
+"""Reading a stream, without I/O: what to request next, and what the responses mean.
 
-A reader first catches up with plain reads; if it is to follow, it then stays live. Its offset moves
-only when a whole answer, or the control event behind the data, has arrived (PROTOCOL 5.8). Data
-that a broken connection left without its offset is dropped and asked for again: nothing is lost or
-seen twice.
+A reader first catches up with plain reads; if it follows the stream, it then stays live. Its offset
+advances only when a whole response, or the control event after the data, has arrived (PROTOCOL
+5.8). Data of a broken connection that came without its offset is dropped and requested again:
+nothing is lost or seen twice.
+
+Server-Sent Events (WHATWG HTML, 9.2) are parsed as bytes. A stream's text may be cut anywhere, even
+inside a character, and is decoded only after the parser.
 """
 
 from base64 import b64decode
@@ -32,7 +35,7 @@ class Event(Struct, frozen=True):
 
 
 class EventParser:
-    """Takes the body of one response in pieces of any size."""
+    """Parses the body of one response, in pieces of any size."""
 
     def __init__(self) -> None:
         self._line: list[bytes] = []
@@ -42,7 +45,7 @@ class EventParser:
         self._first = True
 
     def feed(self, piece: bytes) -> list[Event]:
-        """Take a piece; give the events that it completes."""
+        """Parse a piece; returns the events that it completes."""
         piece = self._normalise(piece)
         if b"\n" not in piece:
             # Pieces of a long line are joined once, when it ends.
@@ -58,7 +61,7 @@ class EventParser:
         return events
 
     def _normalise(self, piece: bytes) -> bytes:
-        """Make every line end a newline; a return and its newline may come in two pieces."""
+        """Make every line end a newline; a return and its newline may be in two pieces."""
         if not piece:
             return piece
         ends_in_return = piece.endswith(b"\r")
@@ -97,8 +100,8 @@ _SHORT_CONNECTION_SECONDS: Final = 1.0
 _MAX_SHORT_CONNECTIONS: Final = 3
 
 
-class Control(Struct, frozen=True, rename="camel"):
-    """What a control event tells."""
+class ControlEvent(Struct, frozen=True, rename="camel"):
+    """The data of a control event."""
 
     stream_next_offset: str
     stream_cursor: str | None = None
@@ -106,50 +109,50 @@ class Control(Struct, frozen=True, rename="camel"):
     stream_closed: bool = False
 
 
-_CONTROL: Final = msgspec.json.Decoder(Control)
+_CONTROL: Final = msgspec.json.Decoder(ControlEvent)
 
 
 class Reader:
-    """Where a reader stands; without `live`, one that ends when it has caught up."""
+    """The state of a read; without `live`, it ends when it has caught up."""
 
     def __init__(
         self, url: str, offset: str, live: Live | None = None, *, until: str | None = None
     ) -> None:
         if live not in {None, "auto", "sse", "long-poll"}:
-            raise ValueError(f"live={live!r} can't be used: it is auto, sse or long-poll")
+            raise ValueError(f"live={live!r} is not allowed: it must be auto, sse or long-poll")
         start = Position.parse(offset)
         self.url = url
         self.offset = start.offset
         self.closed = False
         self.caught_up = False
-        """Whether the plain reads have reached the end, so that the next read is a live one."""
+        """Whether the plain reads have reached the end, so that the next read is live."""
         self.content_type = ""
         self._live: Live | None = live
         self._until = until
         self._skip = start.skip
         self._cursor: str | None = None
         self._incarnation: str | None = None
-        self._told_up_to_date = False
+        self._reported_up_to_date = False
         self._short_connections = 0
 
     @property
     def position(self) -> Position:
-        """Where to resume behind everything that was read."""
+        """Where to resume after everything that was read."""
         return Position(self.offset, self._skip)
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing more to ask for."""
+        """Whether there is nothing more to request."""
         if self._until is not None and self.offset >= self._until:
             return True
         return self.closed or (self.caught_up and self._live is None)
 
     @property
     def mode(self) -> Literal["sse", "long-poll"]:
-        """How to stay live.
+        """How the reader stays live.
 
-        SSE ends lines where a text has a carriage return, so it can't carry every text exactly:
-        left the choice, text is polled for.
+        SSE ends a line at a carriage return and so can't carry every text exactly: with `auto`,
+        text is read by long-poll.
         """
         if self._live in {"sse", "long-poll"}:
             return "sse" if self._live == "sse" else "long-poll"
@@ -158,50 +161,50 @@ class Reader:
 
     @property
     def streams(self) -> bool:
-        """Whether the next answer is an event stream."""
+        """Whether the next response is an event stream."""
         return self.caught_up and self.mode == "sse"
 
     def request(self) -> Request:
-        """Make the next request that is answered as a whole: catch-up, or long-poll."""
+        """Return the next request for a whole response: catch-up or long-poll."""
         if not self.caught_up:
             return _calls.read_request(self.url, self.offset, self._until)
         return _calls.live_request(self.url, self.offset, "long-poll", self._cursor)
 
-    def take(self, answer: Response) -> Batch | None:
-        """Take the answer to `request`; None where it tells nothing new."""
-        self._check_incarnation(answer)
-        cursor = answer.headers.get(names.STREAM_CURSOR.lower())
-        if answer.status == 204 and self.caught_up:
-            # Time was up (PROTOCOL 5.7); there is no content type where there is no content.
-            closed = _calls.is_set(answer, names.STREAM_CLOSED)
-            offset = _calls.next_offset(answer)
+    def take(self, response: Response) -> Batch | None:
+        """Interpret the response to `request`; None if it brings nothing new."""
+        self._check_incarnation(response)
+        cursor = response.headers.get(names.STREAM_CURSOR.lower())
+        if response.status == 204 and self.caught_up:
+            # The long-poll timed out (PROTOCOL 5.7): no content, and no content type.
+            closed = _calls.is_set(response, names.STREAM_CLOSED)
+            offset = _calls.next_offset(response)
             end = Batch(b"", self.offset, offset, True, closed, self.content_type, cursor)
-            _calls.check_progress(answer, end)
+            _calls.check_progress(response, end)
             return self.advance(end)
-        batch = _calls.read_batch(answer, self.url, self.offset)
+        batch = _calls.read_batch(response, self.url, self.offset)
         self.content_type = batch.content_type
         self.caught_up = batch.up_to_date or self.caught_up
         return self.advance(batch)
 
     def events_request(self) -> Request:
-        """Make the next SSE read."""
+        """Return the next SSE request."""
         return _calls.live_request(self.url, self.offset, "sse", self._cursor)
 
-    def open_events(self, answer: Response) -> "EventReader":
+    def open_events(self, response: Response) -> "EventReader":
         """Begin to read an event stream, given its status and headers."""
-        self._check_incarnation(answer)
-        if answer.status != 200:
-            raise error_from_response(answer)
-        if media_type(_calls.content_type_of(answer)) != "text/event-stream":
+        self._check_incarnation(response)
+        if response.status != 200:
+            raise error_from_response(response)
+        if media_type(_calls.content_type_of(response)) != "text/event-stream":
             raise unexpected_response(
-                answer, f"{_calls.content_type_of(answer)}, not text/event-stream"
+                response, f"{_calls.content_type_of(response)}, not text/event-stream"
             )
-        return EventReader(self, answer)
+        return EventReader(self, response)
 
     def end_events(self, seconds: float) -> bool:
-        """Take note that an event stream ended after so long; tells whether all end too soon.
+        """Record that an event stream ended; returns whether several in a row ended too soon.
 
-        Where the choice is left, event streams are given up then.
+        With `auto`, the reader then uses long-poll.
         """
         if seconds >= _SHORT_CONNECTION_SECONDS:
             self._short_connections = 0
@@ -210,15 +213,15 @@ class Reader:
         if self._short_connections < _MAX_SHORT_CONNECTIONS:
             return False
         if self._live == "auto":
-            self.give_up_events()
+            self.use_long_poll()
         return True
 
-    def give_up_events(self) -> None:
-        """Poll from now on: something between us and the server holds events back."""
+    def use_long_poll(self) -> None:
+        """Use long-poll from now on: something between client and server buffers events."""
         self._live = "long-poll"
 
     def advance(self, batch: Batch) -> Batch | None:
-        """Move behind a batch; None where it tells nothing new."""
+        """Advance past a batch; returns None if it brings nothing new."""
         self.closed = batch.closed
         self._cursor = batch.cursor or self._cursor
         self.offset = batch.next_offset
@@ -227,32 +230,33 @@ class Reader:
             self._skip -= known
             batch = batch.without(known)
         if self._skip and batch.up_to_date:
-            # It once held more than it does now, so it is not the stream that it was.
+            # The stream is shorter than it was, so it is another one.
             raise recreated(self.url, 200)
-        news = not batch.empty or batch.closed or (batch.up_to_date and not self._told_up_to_date)
-        self._told_up_to_date = batch.up_to_date
-        return batch if news else None
+        reaches_end = batch.up_to_date and not self._reported_up_to_date
+        is_news = not batch.empty or batch.closed or reaches_end
+        self._reported_up_to_date = batch.up_to_date
+        return batch if is_news else None
 
-    def _check_incarnation(self, answer: Response) -> None:
-        """Notice that the stream was deleted and created again while we were away."""
-        incarnation = answer.headers.get(names.STREAM_INCARNATION.lower())
+    def _check_incarnation(self, response: Response) -> None:
+        """Raise an error if the stream was deleted and created again since the last response."""
+        incarnation = response.headers.get(names.STREAM_INCARNATION.lower())
         if incarnation is None:
             return
-        if answer.status >= 400:
-            # Our server tells the present incarnation where it refuses an offset of another one.
-            error = error_from_response(answer)
+        if response.status >= 400:
+            # A Headwater server reports the incarnation when it refuses an offset of another one.
+            error = error_from_response(response)
             if isinstance(error, OffsetGone):
-                raise recreated(self.url, answer.status, str(error))
+                raise recreated(self.url, response.status, str(error))
             return
         if self._incarnation not in {None, incarnation}:
-            raise recreated(self.url, answer.status)
+            raise recreated(self.url, response.status)
         self._incarnation = incarnation
 
 
-def recreated(url: str, status: int, told: str = "") -> StreamRecreated:
-    """Make the error of a stream that is not the one that was read before."""
+def recreated(url: str, status: int, message: str = "") -> StreamRecreated:
+    """Return the error for a stream that is not the one read before."""
     return StreamRecreated(
-        told or f"The stream at {url} was deleted and created again: start again from -1.",
+        message or f"The stream at {url} was deleted and created again: start again from -1.",
         url=url,
         status=status,
         code="stream-recreated",
@@ -260,19 +264,19 @@ def recreated(url: str, status: int, told: str = "") -> StreamRecreated:
 
 
 class EventReader:
-    """Turns the body of one SSE answer into batches."""
+    """Turns the body of one SSE response into batches."""
 
-    def __init__(self, reader: Reader, answer: Response) -> None:
+    def __init__(self, reader: Reader, response: Response) -> None:
         self._reader = reader
-        self._answer = answer
+        self._response = response
         self._parser = EventParser()
-        self._base64 = answer.headers.get(names.STREAM_SSE_DATA_ENCODING.lower()) == "base64"
+        self._base64 = response.headers.get(names.STREAM_SSE_DATA_ENCODING.lower()) == "base64"
         self._pending: list[bytes] = []
-        self.told = False
-        """Whether at least one control event has come: a connection without any has failed."""
+        self.has_position = False
+        """Whether a control event has arrived: a connection without one has failed."""
 
     def feed(self, piece: bytes) -> list[Batch]:
-        """Take a piece of the body; give the batches that it completes."""
+        """Parse a piece of the body; returns the batches that it completes."""
         batches = []
         for event in self._parser.feed(piece):
             if event.name == "data":
@@ -288,9 +292,9 @@ class EventReader:
             control = _CONTROL.decode(event.data)
         except msgspec.DecodeError as error:
             raise unexpected_response(
-                self._answer, f"a control event that can't be read ({error})"
+                self._response, f"a control event that can't be parsed ({error})"
             ) from None
-        self.told = True
+        self.has_position = True
         content_type = self._reader.content_type
         batch = Batch(
             join_payloads(self._pending, content_type),
@@ -312,11 +316,13 @@ class EventReader:
         try:
             return b64decode(event.data.translate(None, _LINE_BREAKS), validate=True)
         except BadBase64 as error:
-            raise unexpected_response(self._answer, f"data that is not base64 ({error})") from None
+            raise unexpected_response(
+                self._response, f"data that is not base64 ({error})"
+            ) from None
 
 
 def join_payloads(payloads: list[bytes], content_type: str) -> bytes:
-    """Join the data events before one control event: some servers send one for each message."""
+    """Join the data events before a control event: some servers send one for each message."""
     if len(payloads) == 1:
         return payloads[0]
     if not holds_json(content_type):

@@ -14,7 +14,7 @@ from headwater.errors import (
 
 
 class Retry(Struct, frozen=True):
-    """Exponential delays with full jitter; what the server asks for comes first."""
+    """Exponential delays with full jitter; `Retry-After` of the server takes precedence."""
 
     attempts: int = 7
     """How often a request is sent at most."""
@@ -22,7 +22,7 @@ class Retry(Struct, frozen=True):
     max_delay: float = 5.0
     multiplier: float = 2.0
     max_retry_after: float = 60.0
-    """A server that asks for a longer pause than this is not waited for."""
+    """If the server asks for a longer pause, the request fails."""
 
     def __post_init__(self) -> None:
         _check("attempts", self.attempts, "at least 1", holds=self.attempts >= 1)
@@ -41,10 +41,10 @@ class Retry(Struct, frozen=True):
     def delay(
         self, error: ClientError, attempt: int, jitter: float, *, repeatable: bool = True
     ) -> float | None:
-        """Say how long to wait after attempt number `attempt` (from 0), or None to give up.
+        """Return the seconds to wait after attempt number `attempt` (from 0), or None to give up.
 
-        `jitter` is a random number in [0, 1). What is not `repeatable` is sent again only where
-        the error proves that it was not carried out.
+        `jitter` is a random number in [0, 1). A request that is not `repeatable` is sent again
+        only if the error proves that it was not carried out.
         """
         if attempt + 1 >= self.attempts:
             return None
@@ -54,36 +54,36 @@ class Retry(Struct, frozen=True):
         if isinstance(error, Overloaded | ServerFailed) and error.retry_after is not None:
             if error.retry_after > self.max_retry_after:
                 return None
-            # Everyone was told the same number of seconds: the jitter spreads them out.
+            # All clients get the same number of seconds: the jitter spreads them out.
             return error.retry_after + backoff
         return backoff
 
     def _ceiling(self, attempt: int) -> float:
-        # A power beyond any delay would overflow after some hundred attempts.
+        # The power would overflow after some hundred attempts.
         return min(self.max_delay, self.first_delay * self.multiplier ** min(attempt, 64))
 
 
 def is_transient(error: ClientError) -> bool:
-    """Tell whether the same request may succeed a little later."""
+    """Return whether the same request may succeed a little later."""
     if isinstance(error, ServerFailed):
         return error.status not in _PERMANENT
     return isinstance(error, Overloaded | Unreachable | ConnectionLost)
 
 
 def was_not_done(error: ClientError) -> bool:
-    """Tell whether the error proves that the request changed nothing.
+    """Return whether the error proves that the request changed nothing.
 
-    A 503 proves nothing: gateways also answer so when the server broke off in the middle.
+    A 503 proves nothing: gateways also return it when the server fails in the middle.
     """
     return isinstance(error, Unreachable) or error.status == 429
 
 
 def _check(name: str, value: float, wanted: str, *, holds: bool) -> None:
     if not holds:
-        raise ValueError(f"Retry({name}={value!r}) can't be used: it must be {wanted}")
+        raise ValueError(f"Retry({name}={value!r}) is not allowed: it must be {wanted}")
 
 
 _PERMANENT: Final = frozenset({501, 505})
-"""The server does not know how, and will not learn it."""
+"""The server does not support the request, now or later."""
 
 NO_RETRY: Final = Retry(attempts=1)

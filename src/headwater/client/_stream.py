@@ -1,16 +1,19 @@
-"""A stream of a server, and what can be done with it."""
+"""A stream of a server, its operations, and what reading it returns.
+
+`Stream` and `AsyncStream` have the same operations, written once in `StreamOperations`.
+"""
 
 import codecs
-import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
 from headwater.client import _calls
 from headwater.client._calls import START, Call
 from headwater.client._http1 import origin_of, stream_url
+from headwater.client._operations import Asynchronous, Invoke, Steps, operation
 from headwater.client._reader import Live, Reader
 from headwater.client._transport import Scope
 from headwater.client._values import Appended, Batch, Created, Position, StreamInfo
@@ -20,70 +23,20 @@ from headwater.protocol.producers import ProducerClaim
 
 if TYPE_CHECKING:
     from headwater.client._async_transport import AsyncScope
-    from headwater.client._client import AsyncClient, Client
+    from headwater.client._client import AsyncClient, BaseClient, Client
+
+T = TypeVar("T")
 
 
-class AppendSession:
-    """Numbers the idempotent appends of one stream object.
+class BaseReading:
+    """How far a read has come."""
 
-    Whoever uses it holds a lock from `claim` to the end of the append. An append that failed leaves
-    open whether its number was used, so the next one begins a new epoch.
-    """
-
-    def __init__(self) -> None:
-        self._producer_id = f"append-{uuid.uuid4()}"
-        self._epoch = 0
-        self._seq = 0
-
-    def claim(self) -> ProducerClaim:
-        """Give the claim of the next append; it counts as failed until `confirm`."""
-        claim = ProducerClaim(self._producer_id, self._epoch, self._seq)
-        self._epoch, self._seq = self._epoch + 1, 0
-        return claim
-
-    def confirm(self, claim: ProducerClaim) -> None:
-        """Take note that the append was acknowledged."""
-        self._epoch, self._seq = claim.epoch, claim.seq + 1
-
-
-def check_same_server(source_url: str, url: str) -> None:
-    """Refuse a fork to another server, which the protocol can't name."""
-    if origin_of(url) != origin_of(source_url):
-        raise ValueError(f"{source_url} can only be forked on its own server, not to {url}")
-
-
-# What reading gives: batches, and the same data as bytes, text or JSON items.
-
-
-class TextDecoder:
-    """Puts text together whose characters may be cut by the batches."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-
-    def feed(self, batch: Batch) -> str:
-        """Take a batch; a character that it cuts comes with the next one."""
-        try:
-            return self._decoder.decode(batch.data, final=batch.closed)
-        except UnicodeDecodeError as error:
-            raise BadData(batch.url, batch.start, str(error)) from None
-
-
-class Reading:
-    """A stream being read, from an offset to the end that it has.
-
-    Iterate it, or one of its views, once. Lost connections are made anew behind the last batch:
-    nothing is lost or seen twice.
-    """
-
-    def __init__(self, reader: Reader, run: Callable[[], Iterator[Batch]]) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._run = run
-        self._batches: Iterator[Batch] | None = None
 
     @property
     def offset(self) -> str:
-        """Where to resume behind all batches that were given."""
+        """Where to resume after all batches that were returned."""
         return str(self._reader.position)
 
     @property
@@ -95,6 +48,19 @@ class Reading:
     def content_type(self) -> str:
         """The stream's content type; empty before the first batch."""
         return self._reader.content_type
+
+
+class Reading(BaseReading):
+    """A read from an offset to the present end of a stream.
+
+    Iterate over it, or over one of its views, once. After a lost connection it continues from the
+    last batch: nothing is lost or seen twice.
+    """
+
+    def __init__(self, reader: Reader, start: Callable[[], Iterator[Batch]]) -> None:
+        super().__init__(reader)
+        self._start = start
+        self._batches: Iterator[Batch] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()
@@ -103,72 +69,53 @@ class Reading:
         return next(self.batches())
 
     def batches(self) -> Iterator[Batch]:
-        """Give the batches; one without data tells that the end is reached, for now or for ever."""
+        """Iterate over the batches; one without data reports that the end was reached."""
         if self._batches is None:
-            self._batches = self._run()
+            self._batches = self._start()
         return self._batches
 
     def bytes(self) -> Iterator[bytes]:
-        """Give the data as it comes."""
-        for batch in self.batches():
-            if not batch.empty:
-                yield batch.data
+        """Iterate over the data as it arrives."""
+        return self._view(_data)
 
     def text(self) -> Iterator[str]:
-        """Give the data as text, whole characters at a time."""
-        decoder = TextDecoder()
-        for batch in self.batches():
-            text = decoder.feed(batch)
-            if text:
-                yield text
+        """Iterate over the data as text, in whole characters."""
+        return self._view(TextDecoder().feed)
 
     def items(self) -> Iterator[Any]:
-        """Give the messages of a JSON stream."""
-        for batch in self.batches():
-            yield from batch.items()
+        """Iterate over the messages of a JSON stream."""
+        return self._view(Batch.items)
 
     def items_with_offsets(self) -> Iterator[tuple[Any, Position]]:
-        """Give the messages of a JSON stream, each with where to resume behind it."""
+        """Iterate over the messages of a JSON stream, each with the position after it."""
+        return self._view(Batch.items_with_offsets)
+
+    def _view(self, parts: Callable[[Batch], Iterable[T]]) -> Iterator[T]:
         for batch in self.batches():
-            yield from batch.items_with_offsets()
+            yield from parts(batch)
 
 
 class Following(Reading):
-    """A stream being followed; it ends when the stream is closed, or by `stop`."""
+    """A read that waits for more data; it ends when the stream is closed, or by `stop`."""
 
     def __init__(
-        self, reader: Reader, run: Callable[[], Iterator[Batch]], stop: Callable[[], None]
+        self, reader: Reader, start: Callable[[], Iterator[Batch]], stop: Callable[[], None]
     ) -> None:
-        super().__init__(reader, run)
+        super().__init__(reader, start)
         self._stop = stop
 
     def stop(self) -> None:
-        """End it, from any thread: whoever iterates comes to the end without an error."""
+        """End the iteration without an error; may be called from any thread."""
         self._stop()
 
 
-class AsyncReading:
+class AsyncReading(BaseReading):
     """`Reading` for `async for`."""
 
-    def __init__(self, reader: Reader, run: Callable[[], AsyncIterator[Batch]]) -> None:
-        self._reader = reader
-        self._run = run
+    def __init__(self, reader: Reader, start: Callable[[], AsyncIterator[Batch]]) -> None:
+        super().__init__(reader)
+        self._start = start
         self._batches: AsyncIterator[Batch] | None = None
-
-    @property
-    def offset(self) -> str:
-        """Where to resume behind all batches that were given."""
-        return str(self._reader.position)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the stream is closed and was read to its end."""
-        return self._reader.closed
-
-    @property
-    def content_type(self) -> str:
-        """The stream's content type; empty before the first batch."""
-        return self._reader.content_type
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self.batches()
@@ -177,70 +124,104 @@ class AsyncReading:
         return await anext(self.batches())
 
     def batches(self) -> AsyncIterator[Batch]:
-        """Give the batches; one without data tells that the end is reached, for now or for ever."""
+        """Iterate over the batches; one without data reports that the end was reached."""
         if self._batches is None:
-            self._batches = self._run()
+            self._batches = self._start()
         return self._batches
 
-    async def bytes(self) -> AsyncIterator[bytes]:
-        """Give the data as it comes."""
-        async for batch in self.batches():
-            if not batch.empty:
-                yield batch.data
+    def bytes(self) -> AsyncIterator[bytes]:
+        """Iterate over the data as it arrives."""
+        return self._view(_data)
 
-    async def text(self) -> AsyncIterator[str]:
-        """Give the data as text, whole characters at a time."""
-        decoder = TextDecoder()
-        async for batch in self.batches():
-            text = decoder.feed(batch)
-            if text:
-                yield text
+    def text(self) -> AsyncIterator[str]:
+        """Iterate over the data as text, in whole characters."""
+        return self._view(TextDecoder().feed)
 
-    async def items(self) -> AsyncIterator[Any]:
-        """Give the messages of a JSON stream."""
-        async for batch in self.batches():
-            for item in batch.items():
-                yield item
+    def items(self) -> AsyncIterator[Any]:
+        """Iterate over the messages of a JSON stream."""
+        return self._view(Batch.items)
 
-    async def items_with_offsets(self) -> AsyncIterator[tuple[Any, Position]]:
-        """Give the messages of a JSON stream, each with where to resume behind it."""
+    def items_with_offsets(self) -> AsyncIterator[tuple[Any, Position]]:
+        """Iterate over the messages of a JSON stream, each with the position after it."""
+        return self._view(Batch.items_with_offsets)
+
+    async def _view(self, parts: Callable[[Batch], Iterable[T]]) -> AsyncIterator[T]:
         async for batch in self.batches():
-            for pair in batch.items_with_offsets():
-                yield pair
+            for part in parts(batch):
+                yield part
 
 
 class AsyncFollowing(AsyncReading):
     """`Following` for `async for`."""
 
     def __init__(
-        self, reader: Reader, run: Callable[[], AsyncIterator[Batch]], stop: Callable[[], None]
+        self, reader: Reader, start: Callable[[], AsyncIterator[Batch]], stop: Callable[[], None]
     ) -> None:
-        super().__init__(reader, run)
+        super().__init__(reader, start)
         self._stop = stop
 
     def stop(self) -> None:
-        """End it, from any task or thread: whoever iterates comes to the end without an error."""
+        """End the iteration without an error; may be called from any task or thread."""
         self._stop()
 
 
-class Stream:
-    """One stream. Making this asks the server nothing: the stream need not exist yet.
+class TextDecoder:
+    """Decodes text whose characters may be cut between batches."""
 
-    Every method raises an error of `headwater.errors.ClientError` where it can't do what it says.
-    Data for a JSON stream is any value that JSON knows; bytes are a JSON text, sent as it is. Other
-    streams take bytes and text.
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def feed(self, batch: Batch) -> tuple[str, ...]:
+        """Return the text of a batch, if any; a character that it cuts comes with the next one."""
+        try:
+            text = self._decoder.decode(batch.data, final=batch.closed)
+        except UnicodeDecodeError as error:
+            raise BadData(batch.url, batch.start, str(error)) from None
+        return (text,) if text else ()
+
+
+def _data(batch: Batch) -> tuple[bytes, ...]:
+    return () if batch.empty else (batch.data,)
+
+
+class AppendSession:
+    """Numbers the idempotent appends of one stream object, as a producer of its own.
+
+    The caller holds `lock` from `claim` to the end of the append. It is unknown whether a failed
+    append used its number, so the next one begins a new epoch.
     """
 
-    def __init__(self, client: "Client", url: str, content_type: str | None = None) -> None:
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+        self._producer_id = f"append-{uuid.uuid4()}"
+        self._epoch = 0
+        self._seq = 0
+
+    def claim(self) -> ProducerClaim:
+        """Return the claim of the next append, which counts as failed until `confirm`."""
+        claim = ProducerClaim(self._producer_id, self._epoch, self._seq)
+        self._epoch, self._seq = self._epoch + 1, 0
+        return claim
+
+    def confirm(self, claim: ProducerClaim) -> None:
+        """Record that the append was acknowledged."""
+        self._epoch, self._seq = claim.epoch, claim.seq + 1
+
+
+class StreamOperations:
+    """The operations on a stream, for both kinds of clients."""
+
+    client: "BaseClient[Any]"
+
+    def __init__(self, url: str, lock: Any, content_type: str | None) -> None:
         self.url = url
-        self.client = client
         self._content_type = content_type
-        self._session = AppendSession()
-        self._session_lock = threading.Lock()
+        self._session = AppendSession(lock)
 
     def __repr__(self) -> str:
-        return f"Stream({self.url!r})"
+        return f"{type(self).__name__}({self.url!r})"
 
+    @operation
     def create(
         self,
         content_type: str = JSON,
@@ -249,16 +230,17 @@ class Stream:
         expires_at: str | None = None,
         data: Any = None,
         closed: bool = False,
-    ) -> Created:
-        """Create the stream, or make sure that it exists with this configuration.
+    ) -> Steps[Created]:
+        """Create the stream, or confirm that it exists with this configuration.
 
-        `ttl` is how many seconds it may stay unused, `expires_at` when it ends (RFC 3339). With
-        `data` it begins with that, with `closed` it never gets more.
+        `ttl` is how many seconds it may stay unused, `expires_at` when it ends (RFC 3339). `data`
+        is its first content; with `closed` it gets no more.
         """
-        created = self.client.run(
+        body = b"" if data is None else _calls.body_of(data, content_type)
+        created = yield from self.client.steps(
             _calls.create(
                 self.url,
-                b"" if data is None else _calls.body_of(data, content_type),
+                body,
                 content_type=content_type,
                 ttl=ttl,
                 expires_at=expires_at,
@@ -268,6 +250,7 @@ class Stream:
         self._content_type = created.content_type or content_type
         return created
 
+    @operation
     def append(
         self,
         data: Any,
@@ -277,17 +260,21 @@ class Stream:
         producer: ProducerClaim | None = None,
         content_type: str | None = None,
         close: bool = False,
-    ) -> Appended:
+    ) -> Steps[Appended]:
         """Append one value; bytes are a whole body, of whose JSON array each element is a message.
 
-        Where no answer came, it is in doubt whether it was appended, and the error says so. With
-        `idempotent` it is sent again until it is certain, and appended once; `producer` does the
-        same under a claim of your own. `close` closes the stream in the same step.
+        If the response is lost, the append may or may not have been carried out, and the error says
+        so. With `idempotent` it is sent again until it is acknowledged, and appended once;
+        `producer` does the same under a claim of your own. `close` closes the stream in the same
+        step.
         """
-        content_type = content_type or self.content_type()
+        content_type = content_type or (yield from self._known_content_type())
         body = _calls.body_of(data, content_type)
-        return self._append(body, content_type, seq, producer, close, idempotent=idempotent)
+        return (
+            yield from self._append(body, content_type, seq, producer, close, idempotent=idempotent)
+        )
 
+    @operation
     def append_many(
         self,
         items: Iterable[Any],
@@ -297,91 +284,94 @@ class Stream:
         producer: ProducerClaim | None = None,
         content_type: str | None = None,
         close: bool = False,
-    ) -> Appended:
+    ) -> Steps[Appended]:
         """Append several values in one step: all of them, or none."""
-        content_type = content_type or self.content_type()
+        content_type = content_type or (yield from self._known_content_type())
         messages = [_calls.encode(item, content_type) for item in items]
         if not messages:
             raise ValueError("append_many needs at least one item")
         body = _calls.join_messages(messages, content_type)
-        return self._append(body, content_type, seq, producer, close, idempotent=idempotent)
+        return (
+            yield from self._append(body, content_type, seq, producer, close, idempotent=idempotent)
+        )
 
-    def read(self, offset: str = START, *, until: str | None = None) -> Reading:
-        """Read from an offset to the end that the stream has now; there is always a batch.
+    @operation
+    def head(self) -> Steps[StreamInfo]:
+        """Return the stream's metadata."""
+        return (yield from self._head())
 
-        Of a reader that is to stop earlier, `until` is the offset: little is sent of what lies
-        behind it. A batch may still reach beyond, where a server does not know the parameter.
-        """
-        reader = Reader(self.url, str(offset), until=until)
-        return Reading(reader, lambda: self._batches(reader, Scope()))
+    @operation
+    def exists(self) -> Steps[bool]:
+        """Return whether the stream exists."""
+        return (yield from self.client.steps(_calls.exists(self.url)))
 
-    def follow(self, offset: str = START, *, live: Live = "auto") -> Following:
-        """Read from an offset, then wait for more; ends when the stream is closed.
-
-        `live` is how to wait: `sse`, `long-poll`, or `auto` for SSE wherever it carries the data
-        exactly, which is everything but text. Where something between here and the server holds
-        events back, it goes over to long-poll by itself.
-        """
-        reader = Reader(self.url, str(offset), live)
-        scope = Scope()
-        return Following(reader, lambda: self._batches(reader, scope), scope.stop)
-
-    def head(self) -> StreamInfo:
-        """Ask for the stream's metadata."""
-        info = self.client.run(_calls.head(self.url))
-        self._content_type = info.content_type
-        return info
-
-    def exists(self) -> bool:
-        """Ask whether the stream is there."""
-        return self.client.run(_calls.exists(self.url))
-
+    @operation
     def close(
         self, data: Any = None, *, content_type: str | None = None, idempotent: bool = False
-    ) -> Appended:
-        """Close the stream for good, in one step with a last append where there is data."""
+    ) -> Steps[Appended]:
+        """Close the stream for good, in one step with a last append if there is data."""
         if data is None:
-            return self.client.run(_calls.close(self.url))
-        return self.append(data, content_type=content_type, close=True, idempotent=idempotent)
+            return (yield from self.client.steps(_calls.close(self.url)))
+        content_type = content_type or (yield from self._known_content_type())
+        body = _calls.body_of(data, content_type)
+        return (
+            yield from self._append(body, content_type, None, None, True, idempotent=idempotent)
+        )
 
+    @operation
     def fork(
         self,
-        target: "str | Stream",
+        target: "str | Stream | AsyncStream",
         *,
         offset: str | None = None,
         sub_offset: int = 0,
         ttl: int | None = None,
         expires_at: str | None = None,
-    ) -> Created:
-        """Create a stream that starts with this one's data, up to an offset or else to its end.
+    ) -> Steps[Created]:
+        """Create a stream that starts with this one's data, up to an offset or to its end.
 
-        `sub_offset` moves the point on by so many messages (JSON) or bytes.
+        `sub_offset` is a number of messages (JSON) or bytes after the offset.
         """
-        if isinstance(target, Stream):
-            url = target.url
+        client = self.client
+        if isinstance(target, str):
+            url = stream_url(client.base_url, target, client.root)
         else:
-            url = stream_url(self.client.base_url, target, self.client.root)
-        check_same_server(self.url, url)
+            url = target.url
+        if origin_of(url) != origin_of(self.url):
+            # The protocol names the source by its path.
+            raise ValueError(f"{self.url} can only be forked on its own server, not to {url}")
         position = Position.parse(offset) if offset is not None else None
-        return self.client.run(
-            _calls.fork(
-                self.url,
-                url,
-                offset=position.offset if position is not None else None,
-                sub_offset=sub_offset + (position.skip if position is not None else 0),
-                ttl=ttl,
-                expires_at=expires_at,
+        return (
+            yield from client.steps(
+                _calls.fork(
+                    self.url,
+                    url,
+                    offset=position.offset if position is not None else None,
+                    sub_offset=sub_offset + (position.skip if position is not None else 0),
+                    ttl=ttl,
+                    expires_at=expires_at,
+                )
             )
         )
 
-    def delete(self) -> None:
-        """Delete the stream; its forks keep what they share with it."""
-        self.client.run(_calls.delete(self.url))
+    @operation
+    def delete(self) -> Steps[None]:
+        """Delete the stream; its forks keep the data that they share with it."""
+        yield from self.client.steps(_calls.delete(self.url))
 
-    def content_type(self) -> str:
-        """Tell the stream's content type, which is asked for once."""
+    @operation
+    def content_type(self) -> Steps[str]:
+        """Return the stream's content type, which is requested once."""
+        return (yield from self._known_content_type())
+
+    def _head(self) -> Steps[StreamInfo]:
+        info = yield from self.client.steps(_calls.head(self.url))
+        self._content_type = info.content_type
+        return info
+
+    def _known_content_type(self) -> Steps[str]:
         if self._content_type is None:
-            self.head()
+            yield from self._head()
         return self._content_type or ""
 
     def _append(
@@ -393,22 +383,62 @@ class Stream:
         close: bool,
         *,
         idempotent: bool,
-    ) -> Appended:
+    ) -> Steps[Appended]:
         def call(claim: ProducerClaim | None) -> Call[Appended]:
             return _calls.append(
                 self.url, body, content_type=content_type, seq=seq, producer=claim, close=close
             )
 
         if idempotent and producer is None:
-            with self._session_lock:
-                claim = self._session.claim()
-                appended = self.client.run(call(claim))
-                self._session.confirm(claim)
+            session = self._session
+            yield Invoke(session.lock.acquire)
+            try:
+                claim = session.claim()
+                appended = yield from self.client.steps(call(claim))
+                session.confirm(claim)
+            finally:
+                session.lock.release()
         else:
-            appended = self.client.run(call(producer))
+            appended = yield from self.client.steps(call(producer))
         if appended.next_offset:
             return appended
-        return replace(appended, next_offset=(self.head()).next_offset)
+        info = yield from self._head()
+        return replace(appended, next_offset=info.next_offset)
+
+
+class Stream(StreamOperations):
+    """One stream. Creating this object sends no request: the stream need not exist yet.
+
+    Every method raises a subclass of `headwater.errors.ClientError` if it fails. Data for a JSON
+    stream is any value that JSON can represent; bytes are a JSON text and are sent as they are.
+    Other streams take bytes and text.
+    """
+
+    client: "Client"
+
+    def __init__(self, client: "Client", url: str, content_type: str | None = None) -> None:
+        super().__init__(url, client.make_lock(), content_type)
+        self.client = client
+
+    def read(self, offset: str = START, *, until: str | None = None) -> Reading:
+        """Read from an offset to the present end; there is always at least one batch.
+
+        `until` is an offset at which the reader will stop: little data after it is sent. A server
+        that does not know the parameter may return batches that reach beyond it.
+        """
+        reader = Reader(self.url, str(offset), until=until)
+        return Reading(reader, lambda: self._batches(reader, Scope()))
+
+    def follow(self, offset: str = START, *, live: Live = "auto") -> Following:
+        """Read from an offset, then wait for more; ends when the stream is closed.
+
+        `live` is how to wait: `sse`, `long-poll`, or `auto` for SSE wherever it carries the data
+        exactly, which is everything but text. If something between client and server buffers
+        events, `auto` changes to long-poll.
+        """
+        reader = Reader(self.url, str(offset), live)
+        scope = Scope()
+        return Following(reader, lambda: self._batches(reader, scope), scope.stop)
 
     def _batches(self, reader: Reader, scope: Scope) -> Iterator[Batch]:
         for batch in self.client.read(reader, scope):
@@ -416,201 +446,25 @@ class Stream:
             yield batch
 
 
-# A stream of a server, and what can be done with it, awaited.
+class AsyncStream(StreamOperations, Asynchronous):
+    """`Stream` with awaitable methods."""
 
-
-class AsyncStream:
-    """One stream. Making this asks the server nothing: the stream need not exist yet.
-
-    Every method raises an error of `headwater.errors.ClientError` where it can't do what it says.
-    Data for a JSON stream is any value that JSON knows; bytes are a JSON text, sent as it is. Other
-    streams take bytes and text.
-    """
+    client: "AsyncClient"
 
     def __init__(self, client: "AsyncClient", url: str, content_type: str | None = None) -> None:
-        self.url = url
+        super().__init__(url, client.make_lock(), content_type)
         self.client = client
-        self._content_type = content_type
-        self._session = AppendSession()
-        import asyncio
-
-        self._session_lock = asyncio.Lock()
-
-    def __repr__(self) -> str:
-        return f"AsyncStream({self.url!r})"
-
-    async def create(
-        self,
-        content_type: str = JSON,
-        *,
-        ttl: int | None = None,
-        expires_at: str | None = None,
-        data: Any = None,
-        closed: bool = False,
-    ) -> Created:
-        """Create the stream, or make sure that it exists with this configuration.
-
-        `ttl` is how many seconds it may stay unused, `expires_at` when it ends (RFC 3339). With
-        `data` it begins with that, with `closed` it never gets more.
-        """
-        created = await self.client.run(
-            _calls.create(
-                self.url,
-                b"" if data is None else _calls.body_of(data, content_type),
-                content_type=content_type,
-                ttl=ttl,
-                expires_at=expires_at,
-                closed=closed,
-            )
-        )
-        self._content_type = created.content_type or content_type
-        return created
-
-    async def append(
-        self,
-        data: Any,
-        *,
-        seq: str | None = None,
-        idempotent: bool = False,
-        producer: ProducerClaim | None = None,
-        content_type: str | None = None,
-        close: bool = False,
-    ) -> Appended:
-        """Append one value; bytes are a whole body, of whose JSON array each element is a message.
-
-        Where no answer came, it is in doubt whether it was appended, and the error says so. With
-        `idempotent` it is sent again until it is certain, and appended once; `producer` does the
-        same under a claim of your own. `close` closes the stream in the same step.
-        """
-        content_type = content_type or await self.content_type()
-        body = _calls.body_of(data, content_type)
-        return await self._append(body, content_type, seq, producer, close, idempotent=idempotent)
-
-    async def append_many(
-        self,
-        items: Iterable[Any],
-        *,
-        seq: str | None = None,
-        idempotent: bool = False,
-        producer: ProducerClaim | None = None,
-        content_type: str | None = None,
-        close: bool = False,
-    ) -> Appended:
-        """Append several values in one step: all of them, or none."""
-        content_type = content_type or await self.content_type()
-        messages = [_calls.encode(item, content_type) for item in items]
-        if not messages:
-            raise ValueError("append_many needs at least one item")
-        body = _calls.join_messages(messages, content_type)
-        return await self._append(body, content_type, seq, producer, close, idempotent=idempotent)
 
     def read(self, offset: str = START, *, until: str | None = None) -> AsyncReading:
-        """Read from an offset to the end that the stream has now; there is always a batch.
-
-        Of a reader that is to stop earlier, `until` is the offset: little is sent of what lies
-        behind it. A batch may still reach beyond, where a server does not know the parameter.
-        """
+        """Read from an offset to the present end, as `Stream.read` does."""
         reader = Reader(self.url, str(offset), until=until)
-        from headwater.client._async_transport import AsyncScope
-
-        return AsyncReading(reader, lambda: self._batches(reader, AsyncScope()))
+        return AsyncReading(reader, lambda: self._batches(reader, self.client.make_scope()))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> AsyncFollowing:
-        """Read from an offset, then wait for more; ends when the stream is closed.
-
-        `live` is how to wait: `sse`, `long-poll`, or `auto` for SSE wherever it carries the data
-        exactly, which is everything but text. Where something between here and the server holds
-        events back, it goes over to long-poll by itself.
-        """
+        """Read from an offset, then wait for more, as `Stream.follow` does."""
         reader = Reader(self.url, str(offset), live)
-        from headwater.client._async_transport import AsyncScope
-
-        scope = AsyncScope()
+        scope = self.client.make_scope()
         return AsyncFollowing(reader, lambda: self._batches(reader, scope), scope.stop)
-
-    async def head(self) -> StreamInfo:
-        """Ask for the stream's metadata."""
-        info = await self.client.run(_calls.head(self.url))
-        self._content_type = info.content_type
-        return info
-
-    async def exists(self) -> bool:
-        """Ask whether the stream is there."""
-        return await self.client.run(_calls.exists(self.url))
-
-    async def close(
-        self, data: Any = None, *, content_type: str | None = None, idempotent: bool = False
-    ) -> Appended:
-        """Close the stream for good, in one step with a last append where there is data."""
-        if data is None:
-            return await self.client.run(_calls.close(self.url))
-        return await self.append(data, content_type=content_type, close=True, idempotent=idempotent)
-
-    async def fork(
-        self,
-        target: "str | AsyncStream",
-        *,
-        offset: str | None = None,
-        sub_offset: int = 0,
-        ttl: int | None = None,
-        expires_at: str | None = None,
-    ) -> Created:
-        """Create a stream that starts with this one's data, up to an offset or else to its end.
-
-        `sub_offset` moves the point on by so many messages (JSON) or bytes.
-        """
-        if isinstance(target, AsyncStream):
-            url = target.url
-        else:
-            url = stream_url(self.client.base_url, target, self.client.root)
-        check_same_server(self.url, url)
-        position = Position.parse(offset) if offset is not None else None
-        return await self.client.run(
-            _calls.fork(
-                self.url,
-                url,
-                offset=position.offset if position is not None else None,
-                sub_offset=sub_offset + (position.skip if position is not None else 0),
-                ttl=ttl,
-                expires_at=expires_at,
-            )
-        )
-
-    async def delete(self) -> None:
-        """Delete the stream; its forks keep what they share with it."""
-        await self.client.run(_calls.delete(self.url))
-
-    async def content_type(self) -> str:
-        """Tell the stream's content type, which is asked for once."""
-        if self._content_type is None:
-            await self.head()
-        return self._content_type or ""
-
-    async def _append(
-        self,
-        body: bytes,
-        content_type: str,
-        seq: str | None,
-        producer: ProducerClaim | None,
-        close: bool,
-        *,
-        idempotent: bool,
-    ) -> Appended:
-        def call(claim: ProducerClaim | None) -> Call[Appended]:
-            return _calls.append(
-                self.url, body, content_type=content_type, seq=seq, producer=claim, close=close
-            )
-
-        if idempotent and producer is None:
-            async with self._session_lock:
-                claim = self._session.claim()
-                appended = await self.client.run(call(claim))
-                self._session.confirm(claim)
-        else:
-            appended = await self.client.run(call(producer))
-        if appended.next_offset:
-            return appended
-        return replace(appended, next_offset=(await self.head()).next_offset)
 
     async def _batches(self, reader: Reader, scope: "AsyncScope") -> AsyncIterator[Batch]:
         async for batch in self.client.read(reader, scope):

@@ -1,7 +1,7 @@
-"""The calls of subscriptions: made, looked at and dropped, and worked on by pull-wake workers.
+"""Subscriptions: their requests and the operations on them.
 
-As with streams, a call is the request to send and the reading of its answer; run it with
-`Client.run`. `base_url` and `root` are those of the client.
+A subscription follows streams and wakes a pull-wake worker or a webhook (PROTOCOL 7). The functions
+return calls; `base_url` and `root` are those of the client.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -14,9 +14,10 @@ from msgspec import Struct
 from headwater.client._calls import Call
 from headwater.client._error_mapping import error_from_response, unexpected_response
 from headwater.client._http1 import ROOT, Request, Response, stream_url, with_query
+from headwater.client._operations import Asynchronous, Items, Steps, listing, operation
 
 if TYPE_CHECKING:
-    from headwater.client._client import AsyncClient, Client
+    from headwater.client._client import AsyncClient, BaseClient, Client
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ Description = dict[str, Any]
 
 
 class WakeStream(Struct, frozen=True):
-    """A stream of a wake: read it behind `acked_offset`."""
+    """A stream of a wake: read it from `acked_offset` on."""
 
     path: str
     acked_offset: str
@@ -35,7 +36,7 @@ class WakeStream(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """A wake that this worker holds the lease of."""
+    """A wake whose lease this worker holds."""
 
     wake_id: str
     generation: int
@@ -45,11 +46,11 @@ class Claim(Struct, frozen=True):
 
 
 class Acked(Struct, frozen=True):
-    """What became of an ack."""
+    """The result of an ack."""
 
     next_wake: bool
     token: str = ""
-    """A newer token, where the lease goes on."""
+    """A newer token, if the lease continues."""
 
 
 class SubscriptionCreated(Struct, frozen=True):
@@ -61,7 +62,7 @@ class SubscriptionCreated(Struct, frozen=True):
 
 
 class SubscriptionPage(Struct, frozen=True):
-    """Some subscriptions, and the id behind which there may be more."""
+    """Some subscriptions; `next` is the id to continue after, if there may be more."""
 
     subscriptions: list[Description]
     next: str | None = None
@@ -73,19 +74,19 @@ def create(
     """Create a subscription, or confirm it."""
     request = _request("PUT", base_url, subscription, root=root, body=config)
 
-    def interpret(answer: Response) -> SubscriptionCreated:
-        return SubscriptionCreated(_read(answer, {200, 201}, Description), answer.status == 201)
+    def interpret(response: Response) -> SubscriptionCreated:
+        return SubscriptionCreated(_read(response, {200, 201}, Description), response.status == 201)
 
     return Call(request, interpret)
 
 
 def show(base_url: str, subscription: str, *, root: str = ROOT) -> Call[Description]:
-    """Describe a subscription with its links."""
+    """Describe a subscription with its streams."""
     return Call(_request("GET", base_url, subscription, root=root), _reader(Description))
 
 
 def delete(base_url: str, subscription: str, *, root: str = ROOT) -> Call[None]:
-    """Drop a subscription."""
+    """Delete a subscription."""
     return Call(_request("DELETE", base_url, subscription, root=root), _nothing)
 
 
@@ -96,13 +97,13 @@ def list_page(base_url: str, after: str = "", *, root: str = ROOT) -> Call[Subsc
 
 
 def rotate_keys(base_url: str, *, root: str = ROOT) -> Call[Description]:
-    """Have webhooks signed with a new key from now on."""
+    """Sign webhooks with a new key from now on."""
     url = stream_url(base_url, "__ds/keys/rotate", root)
     return Call(Request("POST", url, repeatable=False), _reader(Description))
 
 
 def claim(base_url: str, subscription: str, worker: str, *, root: str = ROOT) -> Call[Claim | None]:
-    """Claim what is pending; None where there is nothing, or another worker has it."""
+    """Claim pending work; None if there is none, or another worker holds the lease."""
     request = _request(
         "POST",
         base_url,
@@ -113,10 +114,10 @@ def claim(base_url: str, subscription: str, worker: str, *, root: str = ROOT) ->
         repeatable=False,
     )
 
-    def interpret(answer: Response) -> Claim | None:
-        if answer.status == 409 and _code(answer) in {"ALREADY_CLAIMED", "NO_PENDING_WORK"}:
+    def interpret(response: Response) -> Claim | None:
+        if response.status == 409 and _code(response) in {"ALREADY_CLAIMED", "NO_PENDING_WORK"}:
             return None
-        return _read(answer, {200}, Claim)
+        return _read(response, {200}, Claim)
 
     return Call(request, interpret)
 
@@ -130,7 +131,7 @@ def ack(
     done: bool,
     root: str = ROOT,
 ) -> Call[Acked]:
-    """Say how far streams were processed; without `done` it extends the lease."""
+    """Acknowledge offsets; without `done`, this extends the lease."""
     acks = [{"stream": path, "offset": offset} for path, offset in offsets.items()]
     body = {"wake_id": held.wake_id, "generation": held.generation, "acks": acks, "done": done}
     request = _request(
@@ -140,7 +141,7 @@ def ack(
 
 
 def release(base_url: str, subscription: str, held: Claim, *, root: str = ROOT) -> Call[None]:
-    """Let go without acking: another worker is woken."""
+    """Release the lease without acking: another worker is woken."""
     body = {"wake_id": held.wake_id, "generation": held.generation}
     request = _request(
         "POST", base_url, subscription, "release", root=root, body=body, token=held.token
@@ -170,21 +171,21 @@ def _request(
 
 
 def _reader(kind: type[T]) -> Callable[[Response], T]:
-    return lambda answer: _read(answer, {200}, kind)
+    return lambda response: _read(response, {200}, kind)
 
 
-def _read(answer: Response, success: set[int], kind: type[T]) -> T:
-    if answer.status not in success:
-        raise error_from_response(answer)
+def _read(response: Response, success: set[int], kind: type[T]) -> T:
+    if response.status not in success:
+        raise error_from_response(response)
     try:
-        return msgspec.json.decode(answer.body, type=kind)
+        return msgspec.json.decode(response.body, type=kind)
     except msgspec.DecodeError as error:
-        raise unexpected_response(answer, f"something else than was asked for ({error})") from None
+        raise unexpected_response(response, f"a body that can't be parsed ({error})") from None
 
 
-def _nothing(answer: Response) -> None:
-    if answer.status != 204:
-        raise error_from_response(answer)
+def _nothing(response: Response) -> None:
+    if response.status != 204:
+        raise error_from_response(response)
 
 
 class _Error(Struct, frozen=True):
@@ -195,14 +196,94 @@ class _Body(Struct, frozen=True):
     error: _Error = _Error()
 
 
-def _code(answer: Response) -> str:
+def _code(response: Response) -> str:
     try:
-        return msgspec.json.decode(answer.body, type=_Body).error.code
+        return msgspec.json.decode(response.body, type=_Body).error.code
     except msgspec.DecodeError:
         return ""
 
 
-# The subscriptions of a server: created, looked at, listed and dropped.
+class SubscriptionOperations:
+    """The operations on subscriptions, for both kinds of clients."""
+
+    client: "BaseClient[Any]"
+
+    @operation
+    def create(
+        self,
+        subscription: str,
+        *,
+        pattern: str | None = None,
+        streams: Iterable[str] = (),
+        wake_stream: str | None = None,
+        webhook: str | None = None,
+        lease: float = 30.0,
+        description: str | None = None,
+    ) -> Steps[SubscriptionCreated]:
+        """Create a subscription to a glob over paths, to streams, or to both; or confirm it.
+
+        Workers are woken through `wake_stream`, a server through `webhook`. `lease` is how many
+        seconds a worker may be silent.
+        """
+        config = _config(pattern, streams, wake_stream, webhook, lease, description)
+        client = self.client
+        call = create(client.base_url, subscription, config, root=client.root)
+        return (yield from client.steps(call))
+
+    @operation
+    def show(self, subscription: str) -> Steps[Description]:
+        """Describe a subscription with its streams."""
+        client = self.client
+        return (yield from client.steps(show(client.base_url, subscription, root=client.root)))
+
+    @operation
+    def delete(self, subscription: str) -> Steps[None]:
+        """Delete a subscription: workers that hold its lease can't ack any more."""
+        client = self.client
+        yield from client.steps(delete(client.base_url, subscription, root=client.root))
+
+    @operation
+    def claim(self, subscription: str, worker: str) -> Steps[Claim | None]:
+        """Claim pending work; None if there is none, or another worker holds the lease."""
+        client = self.client
+        call = claim(client.base_url, subscription, worker, root=client.root)
+        return (yield from client.steps(call))
+
+    @operation
+    def rotate_keys(self) -> Steps[Description]:
+        """Sign webhooks with a new key from now on; returns the keys of the server."""
+        client = self.client
+        return (yield from client.steps(rotate_keys(client.base_url, root=client.root)))
+
+    @listing
+    def list(self) -> Items[Description]:
+        """List all subscriptions in the order of their ids."""
+        client = self.client
+        after: str | None = ""
+        while after is not None:
+            page = yield from client.steps(list_page(client.base_url, after, root=client.root))
+            yield from page.subscriptions
+            after = page.next
+
+
+class Subscriptions(SubscriptionOperations):
+    """The subscriptions of a client's server; iterating lists them."""
+
+    def __init__(self, client: "Client") -> None:
+        self.client: Client = client
+
+    def __iter__(self) -> Iterator[Description]:
+        return self.list()
+
+
+class AsyncSubscriptions(SubscriptionOperations, Asynchronous):
+    """`Subscriptions` with awaitable methods."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.client: AsyncClient = client
+
+    def __aiter__(self) -> AsyncIterator[Description]:
+        return self.list()
 
 
 def _config(
@@ -223,123 +304,8 @@ def _config(
         "streams": named,
         "lease_ttl_ms": round(lease * 1000),
     }
-    given = {"pattern": pattern, "wake_stream": wake_stream, "description": description}
-    config |= {name: value for name, value in given.items() if value is not None}
+    optional = {"pattern": pattern, "wake_stream": wake_stream, "description": description}
+    config |= {name: value for name, value in optional.items() if value is not None}
     if webhook is not None:
         config["webhook"] = {"url": webhook}
     return config
-
-
-class Subscriptions:
-    """What can be done with the subscriptions of a client's server."""
-
-    def __init__(self, client: "Client") -> None:
-        self._client = client
-
-    def create(
-        self,
-        subscription: str,
-        *,
-        pattern: str | None = None,
-        streams: Iterable[str] = (),
-        wake_stream: str | None = None,
-        webhook: str | None = None,
-        lease: float = 30.0,
-        description: str | None = None,
-    ) -> SubscriptionCreated:
-        """Create a subscription to a glob over paths, to streams, or to both; or confirm it.
-
-        Workers are told through `wake_stream`, or a server through `webhook`. `lease` is how many
-        seconds a worker may be silent.
-        """
-        config = _config(pattern, streams, wake_stream, webhook, lease, description)
-        client = self._client
-        return client.run(create(client.base_url, subscription, config, root=client.root))
-
-    def show(self, subscription: str) -> Description:
-        """Describe a subscription with its streams."""
-        client = self._client
-        return client.run(show(client.base_url, subscription, root=client.root))
-
-    def delete(self, subscription: str) -> None:
-        """Drop a subscription: whoever still works for it can't ack any more."""
-        client = self._client
-        client.run(delete(client.base_url, subscription, root=client.root))
-
-    def claim(self, subscription: str, worker: str) -> Claim | None:
-        """Claim pending work; None if there is none, or another worker holds the lease."""
-        client = self._client
-        return client.run(claim(client.base_url, subscription, worker, root=client.root))
-
-    def rotate_keys(self) -> Description:
-        """Sign webhooks with a new key from now on; returns the keys of the server."""
-        client = self._client
-        return client.run(rotate_keys(client.base_url, root=client.root))
-
-    def __iter__(self) -> Iterator[Description]:
-        return self.list()
-
-    def list(self) -> Iterator[Description]:
-        """List all subscriptions in the order of their ids."""
-        client = self._client
-        after: str | None = ""
-        while after is not None:
-            page = client.run(list_page(client.base_url, after, root=client.root))
-            yield from page.subscriptions
-            after = page.next
-
-
-class AsyncSubscriptions:
-    """`Subscriptions`, awaited."""
-
-    def __init__(self, client: "AsyncClient") -> None:
-        self._client = client
-
-    async def create(
-        self,
-        subscription: str,
-        *,
-        pattern: str | None = None,
-        streams: Iterable[str] = (),
-        wake_stream: str | None = None,
-        webhook: str | None = None,
-        lease: float = 30.0,
-        description: str | None = None,
-    ) -> SubscriptionCreated:
-        """Create a subscription, or confirm it; the options are those of `Subscriptions`."""
-        config = _config(pattern, streams, wake_stream, webhook, lease, description)
-        client = self._client
-        return await client.run(create(client.base_url, subscription, config, root=client.root))
-
-    async def show(self, subscription: str) -> Description:
-        """Describe a subscription with its streams."""
-        client = self._client
-        return await client.run(show(client.base_url, subscription, root=client.root))
-
-    async def delete(self, subscription: str) -> None:
-        """Drop a subscription: whoever still works for it can't ack any more."""
-        client = self._client
-        await client.run(delete(client.base_url, subscription, root=client.root))
-
-    async def claim(self, subscription: str, worker: str) -> Claim | None:
-        """Claim pending work; None if there is none, or another worker holds the lease."""
-        client = self._client
-        return await client.run(claim(client.base_url, subscription, worker, root=client.root))
-
-    async def rotate_keys(self) -> Description:
-        """Sign webhooks with a new key from now on; returns the keys of the server."""
-        client = self._client
-        return await client.run(rotate_keys(client.base_url, root=client.root))
-
-    def __aiter__(self) -> AsyncIterator[Description]:
-        return self.list()
-
-    async def list(self) -> AsyncIterator[Description]:
-        """List all subscriptions in the order of their ids."""
-        client = self._client
-        after: str | None = ""
-        while after is not None:
-            page = await client.run(list_page(client.base_url, after, root=client.root))
-            for description in page.subscriptions:
-                yield description
-            after = page.next

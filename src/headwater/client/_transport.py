@@ -1,18 +1,23 @@
-"""The blocking transport: kept-alive sockets, any number of threads."""
+"""Connections: the rule of when one is used again, and the blocking transport.
+
+`AsyncTransport` shares the rule. The blocking transport keeps sockets open between requests and may
+be used from any number of threads.
+"""
 
 import select
 import socket
 import threading
 import time
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from headwater.client._http1 import (
-    Incoming,
     Malformed,
     Request,
     Response,
+    ResponseParser,
     encode_request,
     origin_of,
 )
@@ -21,18 +26,21 @@ from headwater.errors import ClientClosed, ClientError, ConnectionLost, Unreacha
 if TYPE_CHECKING:
     import ssl
 
+C = TypeVar("C", bound=Hashable)
+C_contra = TypeVar("C_contra", contravariant=True)
+
 PIECE_BYTES: Final = 256 * 1024
 MAX_IDLE: Final = 16
 FRESH_SECONDS: Final = 4.0
-"""Servers close connections that were idle for some seconds (Node after 5). What must not be sent
-twice is not sent on one that may be closing just now."""
+"""Servers close connections that were idle for some seconds (Node after 5). A request that must not
+be sent twice is not sent on a connection that may just be closing."""
 IN_DOUBT: Final = (
     "It may or may not have been carried out: look at the end of the stream before sending again."
 )
 
 
 class Timeouts:
-    """How long to wait: for a connection or an answer, and for a live read to say something."""
+    """How many seconds to wait: for a connection or a response, and for data of a live read."""
 
     def __init__(self, usual: float, live: float) -> None:
         if usual <= 0 or live <= 0:
@@ -41,101 +49,154 @@ class Timeouts:
         self.live = live
 
     def of(self, request: Request) -> float:
-        """Say how long a request may stay without a sign of life."""
+        """Return how long the server may be silent after a request."""
         return self.live if request.live else self.usual
+
+
+class IdleConnections(Generic[C]):
+    """Kept-alive connections, by origin; the caller holds the lock if there is one."""
+
+    def __init__(self, is_stale: Callable[[C], bool], close: Callable[[C], object]) -> None:
+        self._is_stale = is_stale
+        self._close = close
+        self._idle: dict[str, list[tuple[C, float]]] = {}
+
+    def add(self, request: Request, connection: C) -> bool:
+        """Keep a connection for the next request; False if the origin has enough of them."""
+        idle = self._idle.setdefault(origin_of(request.url), [])
+        if len(idle) >= MAX_IDLE:
+            return False
+        idle.append((connection, time.monotonic()))
+        return True
+
+    def take(self, request: Request) -> C | None:
+        """Return a connection that may carry a request, and close those that may not."""
+        idle = self._idle.get(origin_of(request.url))
+        while idle:
+            connection, since = idle.pop()
+            is_old = not request.repeatable and time.monotonic() - since > FRESH_SECONDS
+            if not is_old and not self._is_stale(connection):
+                return connection
+            self._close(connection)
+        return None
+
+    def close(self) -> None:
+        """Close all of them."""
+        for idle in self._idle.values():
+            for connection, _ in idle:
+                self._close(connection)
+        self._idle = {}
+
+
+class Connections(Protocol[C_contra]):
+    """What an exchange needs of its transport."""
+
+    timeouts: Timeouts
+    closed: bool
+
+    def release(self, connection: C_contra, request: Request, *, reusable: bool) -> None:
+        """Keep a connection for the next request, or close it."""
+
+
+class BaseExchange(Generic[C]):
+    """One request and its response as it arrives."""
+
+    def __init__(
+        self, transport: Connections[C], connection: C, request: Request, attempt: int
+    ) -> None:
+        self._transport = transport
+        self._connection = connection
+        self._request = request
+        self._timeout = transport.timeouts.of(request)
+        self._finished = False
+        self.parser = ResponseParser(request, attempt)
+
+    def finish(self) -> None:
+        """Release the connection."""
+        if self._finished:
+            return
+        self._finished = True
+        reusable = self.parser.done and self.parser.reusable
+        self.parser.release()
+        self._transport.release(self._connection, self._request, reusable=reusable)
+
+    def _failed(self, error: Exception) -> ClientError:
+        self.finish()
+        if self._transport.closed:
+            return ClientClosed(self._request.url)
+        advice = "Try again." if self._request.repeatable else IN_DOUBT
+        url = self._request.url
+        return ConnectionLost(url, origin_of(url), reason_of(error), advice)
 
 
 class Transport:
     """Connections to any number of origins; may be used from several threads."""
 
     def __init__(self, timeouts: Timeouts, tls: "ssl.SSLContext | None" = None) -> None:
-        self._timeouts = timeouts
+        self.timeouts = timeouts
+        self.closed = False
         self._tls = tls
         self._lock = threading.Lock()
-        self._idle: dict[str, list[tuple[socket.socket, float]]] = {}
+        self._idle: IdleConnections[socket.socket] = IdleConnections(_is_stale, socket.socket.close)
         self._busy: set[socket.socket] = set()
-        self._closed = False
 
     def send(self, request: Request, attempt: int = 0, scope: "Scope | None" = None) -> Response:
-        """Send a request and wait for the whole answer."""
+        """Send a request and wait for the whole response."""
         exchange = self.start(request, attempt, scope)
         try:
-            exchange.whole()
-            return exchange.incoming.answer()
+            return exchange.receive_all()
         finally:
             if scope is not None:
-                scope.let_go()
+                scope.release()
             else:
                 exchange.finish()
 
     def start(self, request: Request, attempt: int = 0, scope: "Scope | None" = None) -> "Exchange":
-        """Send a request; whoever calls receives the answer and finishes the exchange."""
+        """Send a request; the caller receives the response and finishes the exchange."""
         data = encode_request(request)
-        sock = self._connect(request, fresh=not request.repeatable)
-        exchange = Exchange(self, sock, request, attempt)
+        exchange = Exchange(self, self._connect(request), request, attempt)
         if scope is not None and not scope.hold(exchange):
-            scope.let_go()
+            scope.release()
             raise ClientClosed(request.url)
         exchange.send(*data)
         return exchange
 
     def close(self) -> None:
-        """Close all connections, also those that a thread waits on: its read ends at once."""
+        """Close all connections; a thread that waits for a response stops waiting."""
         with self._lock:
-            self._closed = True
-            idle = [sock for kept in self._idle.values() for sock, _ in kept]
+            self.closed = True
             busy = list(self._busy)
-            self._idle = {}
-        for sock in idle:
-            sock.close()
+            self._idle.close()
         for sock in busy:
-            shut(sock)
+            shut_down(sock)
 
-    @property
-    def closed(self) -> bool:
-        """Whether the client was closed."""
-        return self._closed
-
-    def timeout_of(self, request: Request) -> float:
-        """Say how long a request may stay without a sign of life."""
-        return self._timeouts.of(request)
-
-    def release(self, sock: socket.socket, request: Request, *, reusable: bool) -> None:
-        """Take a connection back, to keep it for the next request or to close it."""
+    def release(self, connection: socket.socket, request: Request, *, reusable: bool) -> None:
+        """Keep a connection for the next request, or close it."""
         with self._lock:
-            self._busy.discard(sock)
-            if reusable and not self._closed:
-                kept = self._idle.setdefault(origin_of(request.url), [])
-                if len(kept) < MAX_IDLE:
-                    kept.append((sock, time.monotonic()))
-                    return
-        sock.close()
+            self._busy.discard(connection)
+            if reusable and not self.closed and self._idle.add(request, connection):
+                return
+        connection.close()
 
-    def _connect(self, request: Request, *, fresh: bool) -> socket.socket:
-        """Take an idle connection, or make one."""
-        origin = origin_of(request.url)
-        while True:
-            with self._lock:
-                if self._closed:
-                    raise ClientClosed(request.url)
-                kept = self._idle.get(origin)
-                sock, since = kept.pop() if kept else (None, 0.0)
-                if sock is not None:
-                    self._busy.add(sock)
-            if sock is None:
-                return self._dial(request, origin)
-            too_old = fresh and time.monotonic() - since > FRESH_SECONDS
-            if not too_old and not has_something_to_say(sock.fileno()):
+    def _connect(self, request: Request) -> socket.socket:
+        """Return an idle connection or a new one."""
+        with self._lock:
+            if self.closed:
+                raise ClientClosed(request.url)
+            sock = self._idle.take(request)
+            if sock is not None:
+                self._busy.add(sock)
                 return sock
-            self.release(sock, request, reusable=False)
+        return self._dial(request)
 
-    def _dial(self, request: Request, origin: str) -> socket.socket:
+    def _dial(self, request: Request) -> socket.socket:
         parts = urlsplit(request.url)
         secure = parts.scheme == "https"
         host = parts.hostname or ""
+        origin = origin_of(request.url)
         try:
             sock = socket.create_connection(
-                (host, parts.port or (443 if secure else 80)), self._timeouts.usual
+                (host, parts.port or (443 if secure else 80)), self.timeouts.usual
             )
         except OSError as error:
             raise Unreachable(request.url, origin, reason_of(error)) from None
@@ -148,65 +209,61 @@ class Transport:
             sock.close()
             raise Unreachable(request.url, origin, reason_of(error)) from None
         with self._lock:
-            if not self._closed:
+            if not self.closed:
                 self._busy.add(sock)
                 return sock
         sock.close()
         raise ClientClosed(request.url)
 
 
-class Exchange:
-    """One request on its way, and the answer as it comes."""
-
-    def __init__(
-        self, transport: Transport, sock: socket.socket, request: Request, attempt: int
-    ) -> None:
-        self._transport = transport
-        self._sock = sock
-        self._request = request
-        self._finished = False
-        self.incoming = Incoming(request, attempt)
+class Exchange(BaseExchange[socket.socket]):
+    """One request on a socket, and its response as it arrives."""
 
     def send(self, first: bytes, rest: bytes) -> None:
         """Send the request."""
         try:
-            self._sock.settimeout(self._transport.timeout_of(self._request))
-            self._sock.sendall(first)
+            self._connection.settimeout(self._timeout)
+            self._connection.sendall(first)
             if rest:
-                self._sock.sendall(rest)
+                self._connection.sendall(rest)
         except (BrokenPipeError, ConnectionResetError):
-            return  # a server may refuse before it has read the whole body: its answer says why
+            return  # a server may refuse before it has read the whole body: its response says why
         except OSError as error:
             raise self._failed(error) from None
 
-    def whole(self) -> None:
-        """Wait for the whole answer."""
-        while not self.incoming.done:
+    def receive_all(self) -> Response:
+        """Wait for the whole response."""
+        while not self.parser.done:
             self._receive(None)
+        return self.parser.response()
 
-    def head(self, patience: float | None = None) -> bool:
-        """Wait for the head of the answer; False where it took longer than `patience`."""
-        while not self.incoming.has_head:
+    def open(self, patience: float | None = None) -> Response | None:
+        """Wait for the head of a 200 response, or for all of another one; None for silence."""
+        while not self.parser.has_head:
             if not self._receive(patience):
-                return False
-        return True
+                return None
+        return self.parser.head() if self.parser.status == 200 else self.receive_all()
 
-    def more(self, patience: float | None = None) -> bool:
-        """Wait for more of the body; False where it was silent for longer than `patience`."""
-        while not self.incoming.waiting and not self.incoming.done:
+    def receive_more(self, patience: float | None = None) -> bytes | None:
+        """Wait for more of the body and return it: empty at the end, None for silence."""
+        while not self.parser.has_data and not self.parser.done:
             if not self._receive(patience):
-                return False
-        return True
+                return None
+        return self.parser.take()
+
+    def cut(self) -> None:
+        """Break the connection, also from another thread: whatever waits for it stops waiting."""
+        shut_down(self._connection)
 
     def _receive(self, patience: float | None) -> bool:
-        usual = self._transport.timeout_of(self._request)
+        """Wait for some bytes; False if none came for `patience` seconds."""
         try:
-            self._sock.settimeout(usual if patience is None else patience)
-            data = self._sock.recv(PIECE_BYTES)
+            self._connection.settimeout(self._timeout if patience is None else patience)
+            data = self._connection.recv(PIECE_BYTES)
             if data:
-                self.incoming.feed(data)
+                self.parser.feed(data)
             else:
-                self.incoming.end()
+                self.parser.end()
         except TimeoutError as error:
             if patience is not None:
                 return False
@@ -215,32 +272,9 @@ class Exchange:
             raise self._failed(error) from None
         return True
 
-    def take_more(self, patience: float | None) -> bytes | None:
-        """Wait for more of the body and take it: empty at the end, None for silence."""
-        return self.incoming.take() if self.more(patience) else None
-
-    def cut(self) -> None:
-        """Break it off, also from another thread: whoever waits for it stops waiting."""
-        shut(self._sock)
-
-    def finish(self) -> None:
-        """Give the connection back."""
-        if self._finished:
-            return
-        self._finished = True
-        reusable = self.incoming.done and self.incoming.reusable
-        self.incoming.forget()
-        self._transport.release(self._sock, self._request, reusable=reusable)
-
-    def _failed(self, error: Exception) -> ClientError:
-        self.finish()
-        if self._transport.closed:
-            return ClientClosed(self._request.url)
-        return lost(self._request, error)
-
 
 class Scope:
-    """What one reader has open, so that another thread can end it."""
+    """The open exchange of one reader, so that another thread can end it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -249,26 +283,26 @@ class Scope:
 
     @property
     def exchange(self) -> Exchange:
-        """What is open now."""
+        """The open exchange."""
         if self._exchange is None:
-            raise LookupError("nothing is open")
+            raise LookupError("no exchange is open")
         return self._exchange
 
     def hold(self, exchange: Exchange) -> bool:
-        """Remember what is open now; False where the reader was stopped meanwhile."""
+        """Remember the open exchange; False if the reader was stopped in the meantime."""
         with self._lock:
             self._exchange = exchange
             return not self._stopped.is_set()
 
-    def let_go(self) -> None:
-        """Give back what is open."""
+    def release(self) -> None:
+        """Finish the open exchange, if there is one."""
         with self._lock:
             exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.finish()
 
     def stop(self) -> None:
-        """End whatever the reader waits for."""
+        """End the reader, whatever it waits for."""
         with self._lock:
             self._stopped.set()
             if self._exchange is not None:
@@ -279,26 +313,20 @@ class Scope:
         """Whether the reader was stopped."""
         return self._stopped.is_set()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait, or until the reader is stopped."""
-        return self._stopped.wait(seconds)
+    def wait(self, seconds: float) -> None:
+        """Wait some seconds, or until the reader is stopped."""
+        self._stopped.wait(seconds)
 
 
 def default_tls() -> "ssl.SSLContext":
-    """Trust what the system trusts; loading that takes time, so only who needs it does."""
+    """Return a context that trusts the system's certificates; loading them takes time."""
     import ssl  # noqa: PLC0415 - a tenth of the time that a plain client takes to start
 
     return ssl.create_default_context()
 
 
-def lost(request: Request, error: Exception) -> ConnectionLost:
-    """Make the error of a connection that broke."""
-    advice = "Try again." if request.repeatable else IN_DOUBT
-    return ConnectionLost(request.url, origin_of(request.url), reason_of(error), advice)
-
-
 def reason_of(error: Exception) -> str:
-    """Say in a few words why a connection failed."""
+    """Describe in a few words why a connection failed."""
     if isinstance(error, TimeoutError):
         return "no answer came in time"
     untrusted = getattr(error, "verify_message", None)  # of ssl.SSLCertVerificationError
@@ -309,15 +337,19 @@ def reason_of(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def shut(sock: socket.socket) -> None:
+def shut_down(sock: socket.socket) -> None:
     """Break a connection without closing it: its number must not be given to another yet."""
     with suppress(OSError, ValueError):
-        # The kernel's own call: the one of `ssl` would also forget the session under the reader.
+        # The kernel's own call: the one of `ssl` would also drop the session under the reader.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-def has_something_to_say(number: int) -> bool:
-    """Look at an idle connection: one that speaks unasked has ended, or says a thing twice."""
+def has_input(number: int) -> bool:
+    """Return whether an idle connection is readable: it has ended, or sends what was not asked."""
     poll = select.poll()
     poll.register(number, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def _is_stale(sock: socket.socket) -> bool:
+    return has_input(sock.fileno())

@@ -1,4 +1,4 @@
-"""What the operations on a stream answer, and the batches that reading one gives."""
+"""What the operations on a stream return, and the batches that reading one yields."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -12,17 +12,17 @@ from headwater.protocol.content_types import holds_json
 _RAW_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[Any])
 _NEVER_IN_OFFSETS: Final = ","
-"""PROTOCOL 8 forbids it in offsets, so it can part an offset from what follows in a position."""
+"""PROTOCOL 8 forbids it in offsets, so it can separate an offset from the rest of a position."""
 
 _EMPTY_ARRAY_BYTES: Final = 64
-"""An array without messages is shorter, whatever space is in it."""
+"""An array without messages is shorter than this, whatever whitespace is in it."""
 
 
 class Position(NamedTuple):
-    """Where to resume: an offset, and how many messages behind it are known already.
+    """Where to resume: an offset, and how many messages after it were processed already.
 
-    Offsets are the server's, and it gives one per batch. Between two of them only counting helps,
-    and that works with any server.
+    The server returns one offset per batch. A position between two of them is a count of messages,
+    which works with any server.
     """
 
     offset: str
@@ -47,7 +47,7 @@ class Created(Struct, frozen=True):
 
     url: str
     new: bool
-    """False where it was there before, or where an attempt without an answer had made it."""
+    """False if it existed before, or was created by an attempt whose response was lost."""
     content_type: str
     next_offset: str
     """Where the stream ends."""
@@ -55,47 +55,48 @@ class Created(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """An append, or a closing, that is acknowledged."""
+    """An acknowledged append or close."""
 
     next_offset: str
     """Where the stream ends now."""
     closed: bool = False
     duplicate: bool = False
-    """Whether an earlier attempt with the same producer headers had appended it."""
+    """Whether an earlier attempt with the same producer headers had appended the data."""
     producer_seq: int | None = None
-    """The greatest number that the server has accepted of this producer, where it tells."""
+    """The last sequence number accepted from this producer, if the server reports it."""
 
 
 class StreamInfo(Struct, frozen=True):
-    """What HEAD tells of a stream."""
+    """A stream's metadata, as HEAD returns it."""
 
     url: str
     content_type: str
     next_offset: str
+    """Where the stream ends."""
     closed: bool
     ttl: int | None = None
     expires_at: str | None = None
     incarnation: str | None = None
-    """Changes when the stream is deleted and created again, where the server tells it."""
+    """Changes when the stream is deleted and created again, if the server reports it."""
 
 
 class Batch(Struct, frozen=True):
-    """Some of a stream's data, and where to go on behind it."""
+    """Some of a stream's data, and the offset after it."""
 
     data: bytes
     """Bytes as they were appended; for a JSON stream, an array of messages."""
     start: str
-    """The offset that it was read at."""
+    """The offset that it was read from."""
     next_offset: str
-    """The offset to go on from."""
+    """The offset to continue from."""
     up_to_date: bool
-    """Whether this was all the data that there was."""
+    """Whether the stream had no data after this batch when it was read."""
     closed: bool
-    """Whether this was all the data that there will ever be."""
+    """Whether the stream is closed, and will never have data after this batch."""
     content_type: str
     cursor: str | None = None
     skipped: int = 0
-    """How many messages (JSON) or bytes between `start` and the data were known already."""
+    """How many messages (JSON) or bytes between `start` and the data were left out."""
     url: str = ""
 
     @property
@@ -105,7 +106,7 @@ class Batch(Struct, frozen=True):
 
     @property
     def empty(self) -> bool:
-        """Whether there is no data, only news of the end."""
+        """Whether there is no data: the batch only reports that the end was reached."""
         if not self.is_json or len(self.data) > _EMPTY_ARRAY_BYTES:
             return not self.data
         return not self.data.strip()[1:-1].strip()
@@ -115,17 +116,17 @@ class Batch(Struct, frozen=True):
         return self._decode(_ARRAY)
 
     def raw_items(self) -> list[msgspec.Raw]:
-        """Split a JSON batch into its messages, each as it was sent, without copying it."""
+        """Split a JSON batch into its messages, each as it was sent, without copying."""
         return self._decode(_RAW_ARRAY)
 
     def messages(self) -> list[bytes]:
-        """Split a JSON batch into messages of their own; other data is one piece."""
+        """Split a JSON batch into copies of its messages; other data is one piece."""
         if not self.is_json:
             return [self.data] if self.data else []
         return [bytes(message) for message in self.raw_items()]
 
     def items_with_offsets(self) -> Iterator[tuple[Any, Position]]:
-        """Parse a JSON batch; each message comes with the position to resume behind it."""
+        """Parse a JSON batch; yields each message with the position after it."""
         items = self.items()
         last = len(items) - 1
         for number, item in enumerate(items):
@@ -134,14 +135,14 @@ class Batch(Struct, frozen=True):
             else:
                 yield item, Position(self.start, self.skipped + number + 1)
 
-    def without(self, known: int) -> "Batch":
-        """Leave out messages (JSON) or bytes at the beginning that are known already."""
+    def without(self, count: int) -> "Batch":
+        """Return the batch without its first messages (JSON) or bytes."""
         if self.is_json:
-            rest = self.raw_items()[known:]
+            rest = self.raw_items()[count:]
             data = b"[" + b",".join(map(bytes, rest)) + b"]"
         else:
-            data = self.data[known:]
-        return msgspec.structs.replace(self, data=data, skipped=self.skipped + known)
+            data = self.data[count:]
+        return msgspec.structs.replace(self, data=data, skipped=self.skipped + count)
 
     def count(self) -> int:
         """Count the messages (JSON) or bytes."""

@@ -1,22 +1,23 @@
-"""What a pull-wake worker does, without I/O (PROTOCOL 7.2, 7.3).
+"""Pull-wake workers (PROTOCOL 7.2, 7.3).
 
-A worker claims what is pending, reads each stream behind its acked offset, hands the batches to a
-function, and acks each one that it has returned from. An ack also extends the lease; while
-the function takes long, heartbeats do.
+A worker claims pending work, reads each stream from its acked offset, passes the batches to a
+function, and acks each batch after the function has returned. An ack also extends the lease; while
+the function runs long, heartbeats do.
 """
 
 import socket
 import threading
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from headwater.client import _subscriptions as calls
+from headwater.client import _calls, _subscriptions
 from headwater.client._calls import Call
 from headwater.client._http1 import Response
+from headwater.client._operations import Advance, Asynchronous, Invoke, Steps, operation
 from headwater.client._stream import AsyncFollowing, Following
 from headwater.client._subscriptions import Acked, Claim
 from headwater.client._values import Batch
@@ -32,19 +33,14 @@ from headwater.errors import (
 if TYPE_CHECKING:
     from headwater.client._client import AsyncClient, Client
 
-HEARTBEATS_PER_LEASE = 3
+_HEARTBEATS_PER_LEASE: Final = 3
 
-DELETED = (StreamNotFound, StreamGone, StreamRecreated)
-"""What reading a claimed stream raises once it is deleted, or another one is at its path.
+_DELETED: Final = (StreamNotFound, StreamGone, StreamRecreated)
+"""Reading a claimed stream raises these if it was deleted, or another one is at its path.
 
 Such a stream is skipped without an ack: the server has dropped its offset, and wakes a worker for
-the new one from its beginning.
+the new stream from its beginning.
 """
-
-
-def worker_name() -> str:
-    """Name this worker so that an operator finds it."""
-    return f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
 
 
 class Lease:
@@ -58,50 +54,146 @@ class Lease:
 
     @property
     def pending(self) -> list[tuple[str, str]]:
-        """The streams with something to do, each with the offset to read behind."""
+        """The streams with pending data, each with the offset to read from."""
         return [(one.path, one.acked_offset) for one in self._claim.streams if one.has_pending]
 
     @property
     def heartbeat_seconds(self) -> float:
-        """How often to say that the work goes on."""
-        return self._claim.lease_ttl_ms / 1000 / HEARTBEATS_PER_LEASE
+        """The time between two heartbeats."""
+        return self._claim.lease_ttl_ms / 1000 / _HEARTBEATS_PER_LEASE
 
     def ack(self, offsets: dict[str, str], *, done: bool = False) -> Call[Acked]:
-        """Say how far streams were processed; without any it is a heartbeat."""
-        call = calls.ack(
+        """Acknowledge offsets; without any, this is a heartbeat."""
+        call = _subscriptions.ack(
             self._base_url, self._subscription, self._claim, offsets, done=done, root=self._root
         )
 
-        def interpret(answer: Response) -> Acked:
-            acked = call.interpret(answer)
-            if acked.token:  # the older one expires, however long the work goes on
+        def interpret(response: Response) -> Acked:
+            acked = call.interpret(response)
+            if acked.token:  # the older one expires, however long the work takes
                 self._claim = replace(self._claim, token=acked.token)
             return acked
 
         return Call(call.request, interpret)
 
     def release(self) -> Call[None]:
-        """Let go of what was not acked: another worker gets it."""
-        return calls.release(self._base_url, self._subscription, self._claim, root=self._root)
+        """Release the lease: another worker gets what was not acked."""
+        return _subscriptions.release(
+            self._base_url, self._subscription, self._claim, root=self._root
+        )
 
 
-def as_lost_lease(error: ClientError) -> ClientError:
-    """Tell a lease that went to another worker from other refusals."""
-    if isinstance(error, RequestRefused) and error.status in {401, 409, 410}:
-        return LeaseLost(error.url, error.status)
-    return error
+class WorkerOperations:
+    """The work on one subscription, for both kinds of clients."""
+
+    client: "Client | AsyncClient"
+
+    def __init__(self, subscription: str, handle: Callable[[str, Batch], Any], name: str) -> None:
+        self._subscription = subscription
+        self._handle = handle
+        self._name = name
+        self._stopped = False
+        self._following: Following | AsyncFollowing | None = None
+
+    @operation
+    def run(self) -> Steps[None]:
+        """Work until `stop` is called or the wake stream is closed."""
+        client = self.client
+        show = _subscriptions.show(client.base_url, self._subscription, root=client.root)
+        description = yield from client.steps(show)
+        wakes = client.stream(description["wake_stream"])
+        end = yield from client.steps(_calls.head(wakes.url))
+        # The position to wait from is taken before the work is claimed: no wake is missed.
+        self._following = wakes.follow(end.next_offset)
+        batches = self._following.batches()
+        yield from self._run_once()
+        while not self._stopped:
+            batch: Batch | None = yield Advance(batches)
+            if batch is None:
+                return
+            if not batch.empty:
+                yield from self._run_once()
+
+    @operation
+    def run_once(self) -> Steps[int]:
+        """Do the pending work; returns the number of acked batches."""
+        return (yield from self._run_once())
+
+    def stop(self) -> None:
+        """End after the batch that is being handled."""
+        self._stopped = True
+        if self._following is not None:
+            self._following.stop()
+
+    def _run_once(self) -> Steps[int]:
+        count = 0
+        client = self.client
+        while not self._stopped:
+            call = _subscriptions.claim(
+                client.base_url, self._subscription, self._name, root=client.root
+            )
+            claim = yield from client.steps(call)
+            if claim is None:
+                break
+            with suppress(LeaseLost):  # another worker has it now
+                lease = Lease(client.base_url, client.root, self._subscription, claim)
+                count += yield from self._work(lease)
+        return count
+
+    def _work(self, lease: Lease) -> Steps[int]:
+        count = 0
+        stop_heartbeat = self._start_heartbeat(lease)
+        try:
+            for path, offset in lease.pending:
+                count += yield from self._process(lease, path, offset)
+            yield from self._ack(lease, {}, done=True)
+        except BaseException as error:
+            if not isinstance(error, LeaseLost):
+                with suppress(ClientError):
+                    yield from self.client.steps(lease.release())
+            raise
+        finally:
+            yield Invoke(stop_heartbeat)
+        return count
+
+    def _process(self, lease: Lease, path: str, offset: str) -> Steps[int]:
+        """Handle and ack the batches of a claimed stream up to its end, or its deletion."""
+        count = 0
+        batches = self.client.stream(path).read(offset).batches()
+        while True:
+            try:
+                batch: Batch | None = yield Advance(batches)
+            except _DELETED:
+                return count
+            if batch is None:
+                return count
+            if not batch.empty:
+                yield Invoke(self._handle, (path, batch))
+                yield from self._ack(lease, {path: batch.next_offset})
+                count += 1
+
+    def _ack(self, lease: Lease, offsets: dict[str, str], *, done: bool = False) -> Steps[None]:
+        try:
+            yield from self.client.steps(lease.ack(offsets, done=done))
+        except ClientError as error:
+            if isinstance(error, RequestRefused) and error.status in {401, 409, 410}:
+                raise LeaseLost(error.url, error.status) from error
+            raise
+
+    def _start_heartbeat(self, lease: Lease) -> Callable[[], object]:
+        """Extend a lease in the background; returns the function that stops it."""
+        raise NotImplementedError
 
 
-# A pull-wake worker that blocks: claims, heartbeats, hands batches to a function, and acks.
+class Worker(WorkerOperations):
+    """Does the work of one subscription; any number of workers may share it.
 
-
-class Worker:
-    """Does the work of one subscription; any number of workers share it.
-
-    `handle` gets a stream's path and a batch, and what it returns from is acked. If it raises, the
-    claim is released and the error goes on to whoever runs the worker. A batch may be handed over
-    again, after a crash or a lost lease, so the work has to bear that.
+    `handle` is called with a stream's path and a batch; the batch is acked when it returns. If it
+    raises, the claim is released and the error propagates from `run`. After a crash or a lost lease
+    a batch is handled again, so the work must tolerate that.
     """
+
+    client: "Client"
 
     def __init__(
         self,
@@ -111,93 +203,31 @@ class Worker:
         *,
         name: str | None = None,
     ) -> None:
-        self._client = client
-        self._subscription = subscription
-        self._handle = handle
-        self._name = name or worker_name()
-        self._stopped = threading.Event()
-        self._following: Following | None = None
+        super().__init__(subscription, handle, name or _worker_name())
+        self.client = client
 
-    def run(self) -> None:
-        """Work until stopped, or until the wake stream is closed."""
-        description = self._client.subscriptions.show(self._subscription)
-        wakes = self._client.stream(description["wake_stream"])
-        # First where to wait, then what there is: nothing in between is missed.
-        self._following = following = wakes.follow(wakes.head().next_offset)
-        self.run_once()
-        for batch in following:
-            if self._stopped.is_set():
-                return
-            if not batch.empty:
-                self.run_once()
-
-    def run_once(self) -> int:
-        """Do what is pending now; gives how many batches were acked."""
-        count = 0
-        client = self._client
-        while not self._stopped.is_set():
-            claim = client.run(
-                calls.claim(client.base_url, self._subscription, self._name, root=client.root)
-            )
-            if claim is None:
-                break
-            with suppress(LeaseLost):  # another worker has it now
-                lease = Lease(client.base_url, client.root, self._subscription, claim)
-                count += self._work(lease)
-        return count
-
-    def stop(self) -> None:
-        """End after the batch that is being handled, from any thread."""
-        self._stopped.set()
-        if self._following is not None:
-            self._following.stop()
-
-    def _work(self, lease: Lease) -> int:
-        count = 0
+    def _start_heartbeat(self, lease: Lease) -> Callable[[], object]:
         done = threading.Event()
-        heart = threading.Thread(target=self._beat, args=(lease, done), daemon=True)
+
+        def beat() -> None:
+            while not done.wait(lease.heartbeat_seconds):
+                with suppress(ClientError):  # the next ack reports what is wrong
+                    self.client.run(lease.ack({}))
+
+        heart = threading.Thread(target=beat, daemon=True)
         heart.start()
-        try:
-            for path, offset in lease.pending:
-                for batch in self._pending(path, offset):
-                    self._handle(path, batch)
-                    self._ack(lease, {path: batch.next_offset})
-                    count += 1
-            self._ack(lease, {}, done=True)
-        except BaseException as error:
-            if not isinstance(error, LeaseLost):
-                with suppress(ClientError):
-                    self._client.run(lease.release())
-            raise
-        finally:
+
+        def stop() -> None:
             done.set()
             heart.join()
-        return count
 
-    def _pending(self, path: str, offset: str) -> Iterator[Batch]:
-        """Read a claimed stream up to its end, or for as long as it is there."""
-        with suppress(*DELETED):
-            for batch in self._client.stream(path).read(offset):
-                if not batch.empty:
-                    yield batch
-
-    def _ack(self, lease: Lease, offsets: dict[str, str], *, done: bool = False) -> None:
-        try:
-            self._client.run(lease.ack(offsets, done=done))
-        except ClientError as error:
-            raise as_lost_lease(error) from error
-
-    def _beat(self, lease: Lease, done: threading.Event) -> None:
-        while not done.wait(lease.heartbeat_seconds):
-            with suppress(ClientError):  # the next ack will tell what is wrong
-                self._client.run(lease.ack({}))
+        return stop
 
 
-# A pull-wake worker in an event loop.
+class AsyncWorker(WorkerOperations, Asynchronous):
+    """`Worker` with awaitable methods; `handle` is a coroutine function."""
 
-
-class AsyncWorker:
-    """`Worker`, awaited; `handle` is a coroutine function."""
+    client: "AsyncClient"
 
     def __init__(
         self,
@@ -207,86 +237,27 @@ class AsyncWorker:
         *,
         name: str | None = None,
     ) -> None:
-        self._client = client
-        self._subscription = subscription
-        self._handle = handle
-        self._name = name or worker_name()
-        self._stopped = False
-        self._following: AsyncFollowing | None = None
+        super().__init__(subscription, handle, name or _worker_name())
+        self.client = client
 
-    async def run(self) -> None:
-        """Work until stopped, or until the wake stream is closed."""
-        description = await self._client.subscriptions.show(self._subscription)
-        wakes = self._client.stream(description["wake_stream"])
-        # First where to wait, then what there is: nothing in between is missed.
-        self._following = following = wakes.follow((await wakes.head()).next_offset)
-        await self.run_once()
-        async for batch in following:
-            if self._stopped:
-                return
-            if not batch.empty:
-                await self.run_once()
-
-    async def run_once(self) -> int:
-        """Do what is pending now; gives how many batches were acked."""
-        count = 0
-        client = self._client
-        while not self._stopped:
-            claim = await client.run(
-                calls.claim(client.base_url, self._subscription, self._name, root=client.root)
-            )
-            if claim is None:
-                break
-            with suppress(LeaseLost):  # another worker has it now
-                lease = Lease(client.base_url, client.root, self._subscription, claim)
-                count += await self._work(lease)
-        return count
-
-    def stop(self) -> None:
-        """End after the batch that is being handled."""
-        self._stopped = True
-        if self._following is not None:
-            self._following.stop()
-
-    async def _work(self, lease: Lease) -> int:
-        count = 0
+    def _start_heartbeat(self, lease: Lease) -> Callable[[], object]:
         import asyncio
 
-        heart = asyncio.create_task(self._beat(lease))
-        try:
-            for path, offset in lease.pending:
-                async for batch in self._pending(path, offset):
-                    await self._handle(path, batch)
-                    await self._ack(lease, {path: batch.next_offset})
-                    count += 1
-            await self._ack(lease, {}, done=True)
-        except BaseException as error:
-            if not isinstance(error, LeaseLost):
-                with suppress(ClientError):
-                    await self._client.run(lease.release())
-            raise
-        finally:
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(lease.heartbeat_seconds)
+                with suppress(ClientError):  # the next ack reports what is wrong
+                    await self.client.run(lease.ack({}))
+
+        heart = asyncio.create_task(beat())
+
+        async def stop() -> None:
             heart.cancel()
             await asyncio.gather(heart, return_exceptions=True)
-        return count
 
-    async def _pending(self, path: str, offset: str) -> AsyncIterator[Batch]:
-        """Read a claimed stream up to its end, or for as long as it is there."""
-        with suppress(*DELETED):
-            async for batch in self._client.stream(path).read(offset):
-                if not batch.empty:
-                    yield batch
+        return stop
 
-    async def _ack(self, lease: Lease, offsets: dict[str, str], *, done: bool = False) -> None:
-        try:
-            await self._client.run(lease.ack(offsets, done=done))
-        except ClientError as error:
-            raise as_lost_lease(error) from error
 
-    async def _beat(self, lease: Lease) -> None:
-        import asyncio
-
-        while True:
-            await asyncio.sleep(lease.heartbeat_seconds)
-            with suppress(ClientError):  # the next ack will tell what is wrong
-                await self._client.run(lease.ack({}))
+def _worker_name() -> str:
+    """Return a name by which an operator finds this worker."""
+    return f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"

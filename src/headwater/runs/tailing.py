@@ -47,12 +47,11 @@ def _connection(client: "Client", run_id: str, after: int) -> Iterator[StoredEve
     url = with_query(url, ("after", str(after)), ("live", "sse"))
     request = Request("GET", url, {"Accept": "text/event-stream"}, live=True)
     with client.opened(request) as exchange:
-        exchange.head()
-        if exchange.incoming.status != 200:
-            exchange.whole()
-            raise error_from_response(exchange.incoming.answer())
+        response = exchange.open()
+        if response is not None and response.status != 200:
+            raise error_from_response(response)
         parser = EventParser()
-        while piece := exchange.take_more(None):
+        while piece := exchange.receive_more():
             for event in parser.feed(piece):
                 if event.name == "run-event":
                     yield stored_event_from_wire(msgspec.json.decode(event.data))
