@@ -139,7 +139,7 @@ def _cut(batch: Batch, end: str) -> Batch:
     """Leave out what lies behind an offset, which a Headwater server counts in bytes."""
     begin = 0 if batch.start == START else int(batch.start[17:])
     data = batch.data[: int(end[17:]) - begin - 1] + b"]"
-    return replace(batch, data=data, offset=end)
+    return replace(batch, data=data, next_offset=end)
 
 
 def _pieces_from_the_end(stream: Stream) -> Iterator[tuple[str, str]]:
