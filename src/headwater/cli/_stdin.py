@@ -246,7 +246,7 @@ def _read(number: int, deadline: float | None) -> bytes | None:
     return os.read(number, _PIECE_BYTES) if readable else None
 
 
-class UnconfirmedBatch(Struct, frozen=True, forbid_unknown_fields=True):
+class SavedBatch(Struct, frozen=True, forbid_unknown_fields=True):
     """A batch that was sent, and whose response did not arrive."""
 
     producer_id: str
@@ -265,7 +265,7 @@ class SavedAppend(Struct, frozen=True, forbid_unknown_fields=True):
     """What `position` and the size of a batch count: messages or bytes."""
     position: int = 0
     """How much of the input is confirmed, from its start."""
-    unconfirmed: UnconfirmedBatch | None = None
+    unconfirmed: SavedBatch | None = None
 
 
 def load_append(path: Path) -> SavedAppend | None:
@@ -373,7 +373,7 @@ class ResumableAppend:
                     f"{counted(self.saved.position, self.unit)}."
                 )
         else:
-            unconfirmed = UnconfirmedBatch(self._producer_id, self._seq, batch.size, checksum)
+            unconfirmed = SavedBatch(self._producer_id, self._seq, batch.size, checksum)
             self._seq += 1
             self.saved = replace(self.saved, unconfirmed=unconfirmed)
             if self.file is not None:

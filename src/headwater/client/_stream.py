@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class BaseReading:
-    """How far a read has come."""
+    """The position of a read."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
