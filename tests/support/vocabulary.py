@@ -42,7 +42,10 @@ RULES: Final = (
     _rule(r"told|tell|tells|telling|untold", "'reported', 'returned', 'logged' or 'whether'"),
     _rule(r"behind(?! (?:a|the) (?:reverse )?(?:proxy|load balancer))", "'after' or 'past'"),
     _rule(r"figures?", "'metrics' or 'statistics'"),
-    _rule(r"nobody|whoever", "'the caller', 'the client', 'the user' or a passive"),
+    _rule(
+        r"nobody|somebody|someone|anybody|everybody|everyone|whoever",
+        "'the caller', 'the client', 'the user' or a passive",
+    ),
     _rule(r"anew", "'again'"),
     _rule(r"aside", "'quarantined' or 'moved'"),
     _rule(r"let(?:s|ting)?\s+go", "'release', 'drop' or 'free'"),
@@ -52,6 +55,7 @@ RULES: Final = (
     _rule(r"(?:take|takes|taken|taking|took)\s+in", "'accept', 'include' or 'match'"),
     _rule(r"hand(?:s|ed|ing)?\s+over", "'pass', 'queue' or 'submit'"),
     _rule(r"noted", "'recorded' or 'stored'"),
+    _rule(r"(?:says?|said)\s+so", "what is reported"),
     _rule(r"a\s+person|people", "'the user' or 'the operator'", in_names=False),
 )
 DOCSTRING_VERB: Final = Rule(

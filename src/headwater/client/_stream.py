@@ -263,8 +263,8 @@ class StreamOperations:
     ) -> Steps[Appended]:
         """Append one value; bytes are a whole body, of whose JSON array each element is a message.
 
-        If the response is lost, the append may or may not have been carried out, and the error says
-        so. With `idempotent` it is sent again until it is acknowledged, and appended once;
+        If the response is lost, the append may or may not have been executed, and `ConnectionLost`
+        is raised. With `idempotent` it is sent again until it is acknowledged, and appended once;
         `producer` does the same under a claim of your own. `close` closes the stream in the same
         step.
         """
