@@ -1,4 +1,4 @@
-"""The ASGI adapter, mounted in a FastAPI application under uvicorn, and by itself."""
+"""The ASGI adapter, mounted in a FastAPI application under uvicorn, and alone."""
 
 import asyncio
 import errno
@@ -39,7 +39,7 @@ def ask(
     return response, response.read()
 
 
-def test_streams_live_beside_the_hosts_own_routes(
+def test_the_host_keeps_its_own_routes(
     connection: http.client.HTTPConnection,
 ) -> None:
     assert json.loads(ask(connection, "GET", "/hello")[1]) == {"hello": "world"}
@@ -67,7 +67,7 @@ def test_the_body_limit_holds(connection: http.client.HTTPConnection) -> None:
     assert json.loads(body)["code"] == "body-too-large"
 
 
-def test_head_has_no_body_and_no_made_up_length(connection: http.client.HTTPConnection) -> None:
+def test_head_has_no_body_and_no_content_length(connection: http.client.HTTPConnection) -> None:
     ask(connection, "PUT", "/streams/head", '["a"]', content_type="application/json")
     response, body = ask(connection, "HEAD", "/streams/head")
     assert response.status == 200
@@ -75,7 +75,7 @@ def test_head_has_no_body_and_no_made_up_length(connection: http.client.HTTPConn
     assert response.getheader("stream-next-offset")
 
 
-def test_a_long_answer_from_a_file_comes_in_pieces(tmp_path: Path) -> None:
+def test_a_large_response_from_a_file_is_sent_in_pieces(tmp_path: Path) -> None:
     content = os.urandom(1024 * 1024) * 5
 
     async def call(
@@ -141,7 +141,7 @@ class FailingOnce(MemoryStore):
         return await super().expire(now, limit)
 
 
-def test_expiry_goes_on_after_a_failure_which_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_expiry_continues_after_a_failure_which_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         store = FailingOnce()
         app = asgi_app(store, Settings(reap_interval=0.05))
@@ -185,7 +185,7 @@ class Upload:
         self.status = message.get("status", self.status)
 
 
-def test_a_body_counts_as_buffered_no_longer_than_its_request() -> None:
+def test_a_body_is_counted_only_during_its_request() -> None:
     """Each of them takes more than half of what may be buffered."""
 
     async def scenario() -> None:

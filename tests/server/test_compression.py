@@ -42,7 +42,7 @@ class TestRequests:
     """Bodies that come compressed."""
 
     @each_coding
-    def test_a_compressed_body_is_stored_as_it_was(
+    def test_a_compressed_body_is_stored_decompressed(
         self, wire: Wire, path: str, coding: str
     ) -> None:
         body = b"hello " * 10_000
@@ -52,7 +52,7 @@ class TestRequests:
         assert wire.ask("POST", path, headers, packed).status == 204
         assert wire.ask("GET", path).body == body * 2
 
-    def test_deflate_without_its_header_is_taken_as_well(self, wire: Wire, path: str) -> None:
+    def test_deflate_without_its_header_is_accepted(self, wire: Wire, path: str) -> None:
         headers = TEXT | {"Content-Encoding": "deflate"}
         assert wire.ask("PUT", path, headers, raw_deflate(b"hello")).status == 201
         assert wire.ask("GET", path).body == b"hello"
@@ -64,7 +64,9 @@ class TestRequests:
         assert wire.ask("GET", path).body == b"hello"
 
     @each_coding
-    def test_a_bomb_is_refused_before_it_goes_off(self, serve: Serve, coding: str) -> None:
+    def test_a_decompression_bomb_is_refused_before_it_is_decompressed(
+        self, serve: Serve, coding: str
+    ) -> None:
         server = serve("--max-body-bytes", str(1024 * 1024))
         bomb = CODINGS[coding][0](bytes(200 * 1024 * 1024))
         with Wire(server.port) as wire:
@@ -85,7 +87,7 @@ class TestRequests:
         body = {
             "cut": packed[: len(packed) // 2],
             "garbage": b"this is not compressed at all",
-            "more": packed + b"and something behind it",
+            "more": packed + b"and something after it",
         }[damage]
         headers = TEXT | {"Content-Encoding": coding}
         wire.ask("POST", path, headers, body).problem(400, "corrupt-body")
@@ -109,7 +111,7 @@ class TestResponses:
     """Bodies that go compressed."""
 
     @each_coding
-    def test_a_large_body_is_compressed_where_it_is_accepted(
+    def test_a_large_response_is_compressed_if_the_client_accepts_it(
         self, wire: Wire, path: str, coding: str
     ) -> None:
         body = b"hello " * 20_000
@@ -120,9 +122,7 @@ class TestResponses:
         assert len(answer.body) < len(body) / 10
         assert CODINGS[coding][1](answer.body) == body
 
-    def test_a_large_body_goes_as_it_is_where_nothing_is_accepted(
-        self, wire: Wire, path: str
-    ) -> None:
+    def test_a_large_response_is_sent_uncompressed_otherwise(self, wire: Wire, path: str) -> None:
         body = b"hello " * 1000
         wire.ask("PUT", path, TEXT, body)
         for headers in ({}, {"Accept-Encoding": "identity"}, {"Accept-Encoding": "gzip;q=0"}):
@@ -130,7 +130,7 @@ class TestResponses:
             assert answer.body == body
             assert "content-encoding" not in answer.headers
 
-    def test_who_accepts_differently_gets_different_bodies(self, wire: Wire, path: str) -> None:
+    def test_each_client_gets_the_coding_that_it_accepts(self, wire: Wire, path: str) -> None:
         body = b"hello " * 1000
         wire.ask("PUT", path, TEXT, body)
         for _ in range(2):
@@ -139,7 +139,7 @@ class TestResponses:
                 assert unpack(answer.body) == body
             assert wire.ask("GET", path).body == body
 
-    def test_a_body_of_less_than_1_kib_goes_as_it_is(self, wire: Wire, path: str) -> None:
+    def test_a_response_of_less_than_1_kib_is_not_compressed(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, TEXT, b"x" * 1023)
         answer = wire.ask("GET", path, {"Accept-Encoding": "gzip, br, zstd, deflate"})
         assert answer.body == b"x" * 1023

@@ -72,13 +72,13 @@ def hang_up(peer: socket.socket) -> bytes:
     return b""
 
 
-def test_parts_arrive_in_their_order(file: int) -> None:
+def test_parts_arrive_in_order(file: int) -> None:
     parts: list[Part] = [b"head", FileRange(Owner(), file, 100, len(CONTENT) - 100), b"", b"end"]
     assert asyncio.run(sent(parts, read_all)) == (None, b"head" + CONTENT[100:] + b"end")
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_that_can_not_be_sent_is_read(
+def test_a_file_is_copied_where_sendfile_is_not_supported(
     file: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: int) -> int:
@@ -89,7 +89,7 @@ def test_a_file_that_can_not_be_sent_is_read(
     assert asyncio.run(sent(parts, read_all)) == (None, b"head" + CONTENT + b"end")
 
 
-def test_another_error_is_told(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_error_is_reported(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: int) -> int:
         raise OSError(errno.EIO, "injected")
 
@@ -99,7 +99,7 @@ def test_another_error_is_told(file: int, monkeypatch: pytest.MonkeyPatch) -> No
     assert (error.errno, got) == (errno.EIO, b"head")
 
 
-def test_a_file_that_ends_early_is_told(file: int) -> None:
+def test_a_truncated_file_is_reported(file: int) -> None:
     error, got = asyncio.run(sent([FileRange(Owner(), file, 0, len(CONTENT) + 1)], read_all))
     assert isinstance(error, Truncated)
     assert got == CONTENT
@@ -107,7 +107,7 @@ def test_a_file_that_ends_early_is_told(file: int) -> None:
         FileRange(Owner(), file, 0, len(CONTENT) + 1).read()
 
 
-def test_a_peer_that_is_gone_leaves_nothing_to_be_collected(file: int) -> None:
+def test_a_disconnected_peer_leaves_no_reference_cycle(file: int) -> None:
     owner = Owner()
     is_there = weakref.ref(owner)
     parts: list[Part] = [FileRange(owner, file, 0, len(CONTENT))]

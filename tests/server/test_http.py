@@ -35,7 +35,7 @@ class TestConnections:
         assert answer.headers["connection"] == "close"
         assert wire.closed_by_server()
 
-    def test_http_1_0_is_told_that_its_connection_is_kept(self, wire: Wire, path: str) -> None:
+    def test_http_1_0_gets_a_keep_alive_header(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, TEXT, b"hello")
         for _ in range(3):
             wire.send(f"GET {path} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n".encode())
@@ -44,7 +44,7 @@ class TestConnections:
             assert answer.headers["connection"] == "keep-alive"
         assert "connection" not in wire.ask("GET", path).headers
 
-    def test_nothing_behind_a_last_request_is_looked_at(self, wire: Wire, path: str) -> None:
+    def test_input_after_the_last_request_is_ignored(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, TEXT)
         last = build("POST", path, TEXT | {"Connection": "close"}, b"last")
         wire.send(last + build("POST", path, TEXT, b"more") + b"NONSENSE\r\n\r\n")
@@ -52,7 +52,7 @@ class TestConnections:
         assert (answer.status, answer.headers["connection"]) == (204, "close")
         assert wire.closed_by_server()
 
-    def test_a_half_closed_client_gets_its_answer_and_the_end(self, wire: Wire, path: str) -> None:
+    def test_a_half_closed_client_gets_its_response_and_eof(self, wire: Wire, path: str) -> None:
         wire.send(build("PUT", path, TEXT, b"hello"))
         wire.send(build("GET", path))
         wire.end_sending()
@@ -60,7 +60,7 @@ class TestConnections:
         assert wire.answer().body == b"hello"
         assert wire.closed_by_server()
 
-    def test_a_half_closed_client_that_waits_gets_its_answer_and_the_end(
+    def test_a_half_closed_client_that_waits_gets_its_response_and_eof(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         wire.ask("PUT", path, TEXT)
@@ -72,7 +72,7 @@ class TestConnections:
         assert wire.answer().body == b"woken"
         assert wire.closed_by_server()
 
-    def test_a_client_that_vanishes_hinders_nobody(
+    def test_a_client_that_disconnects_does_not_affect_others(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         wire.ask("PUT", path, JSON)
@@ -87,9 +87,7 @@ class TestConnections:
                 barrier(server.port)
         assert wire.ask("POST", path, JSON, b"1").status == 204
 
-    def test_an_upgrade_is_not_taken_but_the_request_is_answered(
-        self, wire: Wire, path: str
-    ) -> None:
+    def test_an_upgrade_is_ignored_and_the_request_is_answered(self, wire: Wire, path: str) -> None:
         upgrade = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"}
         wire.ask("PUT", path, TEXT, b"hello")
         assert wire.ask("GET", path, upgrade).body == b"hello"
@@ -116,7 +114,7 @@ class TestConnections:
         assert wire.answer().status == 204
         assert wire.ask("GET", path).body == b"one two three four"
 
-    def test_no_tunnel_is_made(self, wire: Wire, path: str) -> None:
+    def test_connect_opens_no_tunnel(self, wire: Wire, path: str) -> None:
         wire.send(f"CONNECT example:443 HTTP/1.1\r\nHost: test\r\n\r\nPUT {path}".encode())
         answer = wire.answer()
         assert (answer.status, answer.headers["connection"]) == (404, "close")
@@ -126,7 +124,7 @@ class TestConnections:
 class TestPipelining:
     """Requests that come before earlier ones are answered."""
 
-    def test_answers_come_in_the_order_of_requests(self, wire: Wire, path: str) -> None:
+    def test_responses_come_in_the_order_of_requests(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         batch = b"".join(build("POST", path, JSON, b"%d" % number) for number in range(100))
         wire.send(batch + build("GET", path) + build("HEAD", path) + build("DELETE", path))
@@ -135,7 +133,7 @@ class TestPipelining:
         assert wire.answer(head_only=True).status == 200
         assert wire.answer().status == 204
 
-    def test_requests_behind_a_long_poll_wait_for_it(
+    def test_requests_after_a_long_poll_wait_for_it(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         wire.ask("PUT", path, JSON)
@@ -152,7 +150,7 @@ class TestPipelining:
         assert wire.answer().status == 204
         assert wire.answer().json() == [1, 2]
 
-    def test_a_long_queue_behind_a_long_poll_is_answered_whole(
+    def test_a_long_queue_after_a_long_poll_is_answered_completely(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         wire.ask("PUT", path, JSON)
@@ -166,7 +164,7 @@ class TestPipelining:
         assert statuses == {200}
         assert "Traceback" not in server.log()
 
-    def test_a_long_pipeline_is_not_taken_for_large_headers(self, wire: Wire, path: str) -> None:
+    def test_a_long_pipeline_does_not_count_as_large_headers(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         count = 4000
         # Sent in pieces that end inside a head, as a full receive buffer does.
@@ -191,14 +189,14 @@ class TestPipelining:
         wire.send(following[20:])
         assert wire.answer(head_only=True).status == 200
 
-    def test_what_came_before_a_malformed_request_is_answered(self, wire: Wire, path: str) -> None:
+    def test_requests_before_a_malformed_one_are_answered(self, wire: Wire, path: str) -> None:
         wire.send(build("PUT", path, TEXT, b"hello") + build("GET", path) + b"NONSENSE\r\n\r\n")
         assert wire.answer().status == 201
         assert wire.answer().body == b"hello"
         wire.answer().problem(400, "malformed-request")
         assert wire.closed_by_server()
 
-    def test_what_waits_behind_a_long_poll_is_answered_before_a_malformed_request_is(
+    def test_requests_after_a_long_poll_are_answered_before_a_malformed_one(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         wire.ask("PUT", path, JSON)
@@ -216,7 +214,7 @@ class TestPipelining:
         rest = wire.file.read()
         assert not rest or rest.startswith(b"HTTP/1.1 400 ")
 
-    def test_a_reader_that_lags_behind_its_pipeline_gets_everything(
+    def test_a_slow_reader_of_a_pipeline_gets_everything(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         body = b"x" * 200_000
@@ -227,7 +225,7 @@ class TestPipelining:
             assert wire.answer().body == body
 
 
-class TestRequests:
+class TestFraming:
     """How a request may be framed."""
 
     def test_head_has_the_headers_of_a_stream_and_no_body(self, wire: Wire, path: str) -> None:
@@ -252,9 +250,7 @@ class TestRequests:
         wire.send(build("POST", path, TEXT | {"Expect": "a miracle"}, b"hello"))
         wire.answer().problem(417, "expectation-failed")
 
-    def test_a_chunked_body_is_put_together(
-        self, server: ServerProcess, wire: Wire, path: str
-    ) -> None:
+    def test_a_chunked_body_is_joined(self, server: ServerProcess, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, TEXT)
         head = build("POST", path, TEXT | {"Transfer-Encoding": "chunked"})
         wire.send(head.replace(b"Content-Length: 0\r\n", b""))
@@ -296,7 +292,7 @@ class TestRequests:
             assert wire.answer().status == 204
         assert wire.ask("GET", path).body == b"hello" * 6
 
-    def test_an_equal_head_is_held_to_the_limits_again(self, serve: Serve) -> None:
+    def test_an_equal_head_is_subject_to_the_limits_again(self, serve: Serve) -> None:
         server = serve("--max-buffered-bytes", "10000", "--max-body-bytes", "9000")
         with Wire(server.port) as wire, Wire(server.port) as other:
             wire.ask("PUT", "/v1/stream/s", TEXT)
@@ -337,14 +333,16 @@ class TestRequests:
         wire.send(f"GET http://test{path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
         assert wire.answer().body == b"hello"
 
-    def test_an_absolute_target_says_where_a_stream_is(self, wire: Wire, path: str) -> None:
+    def test_an_absolute_target_determines_the_location_of_a_stream(
+        self, wire: Wire, path: str
+    ) -> None:
         """RFC 9112, 3.2.2: its host counts, not that of the header."""
         wire.send(f"PUT HTTPS://me@proxied:8443{path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
         assert wire.answer().headers["location"] == f"https://proxied:8443{path}"
         for target, status in (("http://test", 404), ("http://test?a=b", 404), ("http:///x", 404)):
             assert wire.ask("GET", target).status == status
 
-    def test_header_names_have_no_case_and_values_no_outer_space(
+    def test_header_names_are_case_insensitive_and_values_are_trimmed(
         self, wire: Wire, path: str
     ) -> None:
         wire.ask("PUT", path, {"CONTENT-type": "  application/json \t", "STREAM-closed": " True "})
@@ -368,7 +366,7 @@ class TestRequests:
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         ],
     )
-    def test_what_is_no_request_gets_400_and_the_end(
+    def test_malformed_input_gets_400_and_closes_the_connection(
         self, wire: Wire, request_bytes: bytes
     ) -> None:
         wire.send(request_bytes)
@@ -377,7 +375,7 @@ class TestRequests:
         assert answer.headers["connection"] == "close"
         assert wire.closed_by_server()
 
-    def test_a_method_that_a_stream_does_not_have_gets_405(self, wire: Wire, path: str) -> None:
+    def test_a_method_that_streams_do_not_support_gets_405(self, wire: Wire, path: str) -> None:
         for method in ("PATCH", "TRACE", "PROPFIND"):
             answer = wire.ask(method, path)
             answer.problem(405, "method-not-allowed")
@@ -387,7 +385,7 @@ class TestRequests:
 class TestSlowClosing:
     """A response that is the last of its connection is delivered whole, however slowly."""
 
-    def test_a_slow_reader_gets_the_whole_of_a_closing_response(self) -> None:
+    def test_a_slow_reader_gets_the_complete_last_response(self) -> None:
         body = b"x" * 12_000_000  # more than the buffers of the system take at once
         with (
             SteppedServer(write_timeout=20.0, chunk_bytes=20_000_000) as server,

@@ -25,7 +25,7 @@ def chunked(path: str, headers: dict[str, str] | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["max_body_bytes", "max_buffered_bytes"])
-def test_bodies_that_could_not_be_kept_can_not_be_allowed(name: str) -> None:
+def test_a_body_limit_that_the_store_could_not_hold_is_refused(name: str) -> None:
     most = next(item for item in fields(Settings) if item.name == name).metadata["most"]
     Settings(**{name: most})
     with pytest.raises(SettingsError, match=f"at most {most}"):
@@ -48,13 +48,13 @@ class TestBodies:
         wire.send(head.replace(b"Content-Length: 0", b"Content-Length: 33554433"))
         wire.answer().problem(413, "body-too-large")
 
-    def test_a_client_that_sends_on_still_gets_the_answer(self, serve: Serve) -> None:
+    def test_a_client_that_keeps_sending_still_gets_the_response(self, serve: Serve) -> None:
         server = serve("--max-body-bytes", "1000")
         with Wire(server.port) as wire:
             wire.send(build("POST", S, TEXT, b"x" * 3 * MIB))
             wire.answer().problem(413, "body-too-large")
 
-    def test_a_chunked_body_is_refused_when_its_count_passes_the_limit(self, serve: Serve) -> None:
+    def test_a_chunked_body_is_refused_once_it_exceeds_the_limit(self, serve: Serve) -> None:
         server = serve("--max-body-bytes", "1000")
         with Wire(server.port) as wire:
             wire.ask("PUT", S, TEXT)
@@ -63,7 +63,7 @@ class TestBodies:
             wire.send(chunked(S) + b"3e8\r\n" + b"x" * 1000 + b"\r\n1\r\nx\r\n")
             wire.answer().problem(413, "body-too-large")
 
-    def test_a_body_in_tiny_pieces_costs_its_bytes(self, serve: Serve) -> None:
+    def test_a_body_in_tiny_pieces_takes_no_more_memory_than_its_bytes(self, serve: Serve) -> None:
         server = serve()
         with Wire(server.port) as wire:
             wire.ask("PUT", S, TEXT)
@@ -84,7 +84,7 @@ class TestBodies:
         wire.send(head.replace(b"Content-Length: 0", f"Content-Length: {length}".encode()))
         assert wire.answer().status in {400, 413}
 
-    def test_a_body_at_the_limit_is_taken(self, serve: Serve) -> None:
+    def test_a_body_at_the_limit_is_accepted(self, serve: Serve) -> None:
         server = serve("--max-body-bytes", "1000")
         with Wire(server.port) as wire:
             assert wire.ask("PUT", S, TEXT, b"x" * 1000).status == 201
@@ -136,7 +136,7 @@ class TestHeads:
         wire.answer().problem(431, "headers-too-large")
         assert wire.closed_by_server()
 
-    def test_a_head_just_below_the_limit_is_taken(
+    def test_a_head_just_below_the_limit_is_accepted(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         for headers in ({"X-Large": "x" * 32_500}, {f"X-{n}": "x" * 50 for n in range(550)}):
@@ -163,7 +163,7 @@ class TestHeads:
             barrier(server.port, rounds=20)
             assert server.rss() - before < 8 * MIB
 
-    def test_long_targets_and_values_are_not_kept(self, serve: Serve) -> None:
+    def test_long_targets_and_values_are_not_cached(self, serve: Serve) -> None:
         """What a client may choose freely must not fill a cache by the megabyte."""
         server = serve("--max-header-bytes", "32768")
         with Wire(server.port) as wire:
@@ -210,7 +210,7 @@ class TestTimeouts:
             wire.answer().problem(408, "request-timeout")
             assert wire.closed_by_server()
 
-    def test_an_idle_connection_is_closed_without_a_word(self) -> None:
+    def test_an_idle_connection_is_closed_without_a_response(self) -> None:
         with (
             SteppedServer(idle_timeout=10.0) as server,
             Wire(server.port) as fresh,
@@ -249,7 +249,7 @@ class TestTimeouts:
 class TestOverload:
     """429."""
 
-    def test_one_connection_too_many_gets_429_and_the_others_go_on(self, serve: Serve) -> None:
+    def test_one_connection_too_many_gets_429_and_the_others_continue(self, serve: Serve) -> None:
         server = serve("--max-connections", "3")
         wires = [Wire(server.port) for _ in range(3)]
         for wire in wires:

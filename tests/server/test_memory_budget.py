@@ -7,7 +7,7 @@ from headwater.server.memory_budget import divide
 from headwater.server.settings import MIB, Settings
 
 
-def test_by_default_most_of_the_budget_is_for_what_is_not_saved() -> None:
+def test_by_default_most_of_the_budget_is_for_the_tails() -> None:
     budget = divide(Settings())
     assert budget.answer_bytes == 16 * MIB
     assert budget.loaded_streams == 50_000
@@ -21,7 +21,7 @@ def test_a_cache_takes_no_more_than_a_quarter() -> None:
     assert budget.tail_bytes >= 2 * MIB
 
 
-def test_what_caches_do_not_want_is_for_the_tails() -> None:
+def test_tails_get_what_the_caches_do_not_use() -> None:
     settings = Settings(read_cache_bytes=0, max_loaded_streams=1, max_open_segments=1)
     assert divide(settings).tail_bytes > 255 * MIB
 

@@ -1,4 +1,4 @@
-"""The limit on open files: raised to what the settings need, and told where that is not allowed."""
+"""The limit on open files: raised to what the settings need, or a warning."""
 
 import resource
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def test_the_limit_is_raised_to_what_the_connections_need(tmp_path: Path) -> Non
         server.kill()
 
 
-def test_a_limit_that_can_not_be_raised_enough_is_told(tmp_path: Path) -> None:
+def test_a_limit_that_can_not_be_raised_enough_is_logged(tmp_path: Path) -> None:
     server = ServerProcess(store=tmp_path / "data", limit=limit_files(256, 512)).start()
     try:
         assert soft_limit(server) == 512
@@ -34,7 +34,7 @@ def test_a_limit_that_can_not_be_raised_enough_is_told(tmp_path: Path) -> None:
         server.kill()
 
 
-def test_a_limit_that_is_high_enough_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_limit_that_is_high_enough_is_not_changed(tmp_path: Path) -> None:
     options = ("--max-connections", "100")
     server = ServerProcess(*options, store=tmp_path / "data", limit=limit_files(2048, 4096)).start()
     try:

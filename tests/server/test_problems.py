@@ -32,11 +32,11 @@ class TestProblems:
         assert wire.ask("HEAD", path).status == 404
         wire.ask("GET", f"{path}?offset=-1&live=sse").problem(404, "stream-not-found")
 
-    def test_outside_of_the_streams(self, wire: Wire) -> None:
+    def test_a_path_outside_of_the_root(self, wire: Wire) -> None:
         for target in ("/", "/v1", "/v1/stream", "/v2/stream/x", "/favicon.ico"):
             wire.ask("GET", target).problem(404, "not-found")
 
-    def test_a_stream_that_exists_otherwise(self, wire: Wire, path: str) -> None:
+    def test_a_stream_that_exists_with_another_configuration(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         document = wire.ask("PUT", path, TEXT).problem(409, "config-mismatch")
         assert "content type" in document["detail"]
@@ -48,8 +48,8 @@ class TestProblems:
         assert answer.headers["stream-closed"] == "true"
         assert answer.headers["stream-next-offset"] == created.headers["stream-next-offset"]
 
-    def test_a_closed_stream_tells_a_producer_how_far_it_came(self, wire: Wire, path: str) -> None:
-        """What it repeats went well before somebody else closed: the status can't tell."""
+    def test_a_closed_stream_reports_the_state_of_a_producer(self, wire: Wire, path: str) -> None:
+        """The status alone does not show whether a repeated append was accepted before."""
         wire.ask("PUT", path, JSON)
         claim = {"Producer-Id": "p", "Producer-Epoch": "3", "Producer-Seq": "0"}
         assert wire.ask("POST", path, JSON | claim, b"1").status == 200
@@ -63,19 +63,19 @@ class TestProblems:
         answer.problem(409, "stream-closed")
         assert "producer-epoch" not in answer.headers
 
-    def test_a_content_type_that_is_not_the_streams(self, wire: Wire, path: str) -> None:
+    def test_a_content_type_other_than_that_of_the_stream(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         wire.ask("POST", path, TEXT, b"1").problem(409, "content-type-mismatch")
         wire.ask("POST", path, {}, b"1").problem(400, "missing-content-type")
 
-    def test_an_append_of_nothing(self, wire: Wire, path: str) -> None:
+    def test_an_empty_append(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         wire.ask("POST", path, JSON).problem(400, "empty-body")
         wire.ask("POST", path, JSON | {"Stream-Closed": "yes"}).problem(400, "empty-body")
         wire.ask("POST", path, JSON, b"[]").problem(400, "empty-array")
         wire.ask("POST", path, JSON, b'{"a": "b\nc"}').problem(400, "invalid-json")
 
-    def test_a_sequence_that_does_not_grow(self, wire: Wire, path: str) -> None:
+    def test_a_sequence_that_does_not_increase(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         wire.ask("POST", path, JSON | {"Stream-Seq": "b"}, b"1")
         wire.ask("POST", path, JSON | {"Stream-Seq": "a"}, b"1").problem(

@@ -25,7 +25,7 @@ def key(query: str = "offset=-1") -> Key:
     return found
 
 
-def test_an_answer_at_the_tail_holds_while_nothing_changes() -> None:
+def test_a_response_at_the_tail_is_fresh_until_the_stream_changes() -> None:
     cache = ResponseCache(LIMIT)
     described = info()
     cache.add(key(), chunk(described, up_to_date=True), Response(200, [], (b"[1]",)))
@@ -35,7 +35,7 @@ def test_an_answer_at_the_tail_holds_while_nothing_changes() -> None:
     assert not answer.is_fresh(info(tail=20))
 
 
-def test_an_answer_before_the_tail_holds_as_long_as_the_stream() -> None:
+def test_a_response_before_the_tail_is_fresh_as_long_as_the_stream_exists() -> None:
     cache = ResponseCache(LIMIT)
     cache.add(key(), chunk(info(), up_to_date=False), Response(200, [], (b"[1]",)))
     answer = cache.find(key())
@@ -45,7 +45,7 @@ def test_an_answer_before_the_tail_holds_as_long_as_the_stream() -> None:
     assert not answer.is_fresh(None)
 
 
-def test_a_long_answer_is_kept_when_it_is_asked_for_again() -> None:
+def test_a_large_response_is_cached_at_its_second_request() -> None:
     cache = ResponseCache(LIMIT)
     body = (b"x" * SMALL_RESPONSE_BYTES, b"y")
     for _ in range(2):
@@ -56,7 +56,7 @@ def test_a_long_answer_is_kept_when_it_is_asked_for_again() -> None:
     assert answer.response.body == (b"".join(body),)
 
 
-def test_an_answer_keeps_nothing_but_itself_alive() -> None:
+def test_a_cached_response_references_no_larger_buffer() -> None:
     cache = ResponseCache(LIMIT)
     block = memoryview(b"[1,\n2,\n" + b"x" * LIMIT)
     cache.add(key(), chunk(info(), up_to_date=True), Response(200, [], (block[:3], b"]")))
@@ -65,14 +65,14 @@ def test_an_answer_keeps_nothing_but_itself_alive() -> None:
     assert answer.response.body == (b"[1,]",)
 
 
-def test_what_reading_changes_is_not_kept() -> None:
+def test_a_stream_with_a_sliding_ttl_is_not_cached() -> None:
     cache = ResponseCache(LIMIT)
     sliding = info(config=StreamConfig("application/json", "application/json", Expiry(ttl=60)))
     cache.add(key(), chunk(sliding, up_to_date=True), Response(200, [], (b"[1]",)))
     assert cache.find(key()) is None
 
 
-def test_no_more_is_kept_than_there_is_room_for() -> None:
+def test_the_cache_stays_below_its_limit() -> None:
     cache = ResponseCache(4 * SMALL_RESPONSE_BYTES)
     for number in range(20):
         answer = Response(200, [], (b"x" * (SMALL_RESPONSE_BYTES - 2000),))

@@ -1,4 +1,4 @@
-"""Clients that send or read too slowly hinder nobody, cost little and are dropped."""
+"""Slow clients do not affect others, take little memory and are disconnected."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,8 +33,8 @@ def slow_lorises(server: ServerProcess) -> Iterator[list[Wire]]:
             loris.close()
 
 
-def test_slow_loris_clients_hinder_nobody_and_cost_little(serve: Serve) -> None:
-    # None of them is dropped: whoever had to wait for them would wait for ever.
+def test_slow_loris_clients_do_not_affect_others_and_take_little_memory(serve: Serve) -> None:
+    # None of them is disconnected: a request that had to wait for one would wait forever.
     server = serve("--header-timeout", "3600", "--body-timeout", "3600")
     before = server.rss()
     with slow_lorises(server) as lorises:
@@ -45,7 +45,7 @@ def test_slow_loris_clients_hinder_nobody_and_cost_little(serve: Serve) -> None:
         assert server.rss() - before < 16 * MIB
 
 
-def test_slow_loris_clients_are_dropped(serve: Serve) -> None:
+def test_slow_loris_clients_are_disconnected(serve: Serve) -> None:
     server = serve("--header-timeout", "0.3", "--body-timeout", "0.3")
     with slow_lorises(server) as lorises:
         for loris in lorises:
@@ -68,8 +68,8 @@ def stuck_readers(server: ServerProcess) -> Iterator[list[Wire]]:
             wire.close()
 
 
-def test_readers_that_stop_reading_a_huge_answer_hinder_nobody(serve: Serve) -> None:
-    # None of them is dropped: whoever had to wait for them would wait for ever.
+def test_readers_that_stop_reading_do_not_affect_others(serve: Serve) -> None:
+    # None of them is disconnected: a request that had to wait for one would wait forever.
     server = serve("--write-timeout", "3600", "--chunk-bytes", str(4 * MIB))
     before = server.rss()
     with stuck_readers(server):
@@ -78,7 +78,7 @@ def test_readers_that_stop_reading_a_huge_answer_hinder_nobody(serve: Serve) -> 
         assert server.rss() - before < (1 + 10 * 3) * 4 * MIB
 
 
-def test_readers_that_stop_reading_a_huge_answer_are_dropped(serve: Serve) -> None:
+def test_readers_that_stop_reading_are_disconnected(serve: Serve) -> None:
     server = serve("--write-timeout", "0.5", "--chunk-bytes", str(4 * MIB))
     before = server.rss()
     with stuck_readers(server) as stuck:
@@ -99,7 +99,9 @@ def stuck_subscribers(server: ServerProcess) -> Iterator[list[Wire]]:
             wire.close()
 
 
-def test_subscribers_that_stop_reading_cost_little_and_hinder_nobody(serve: Serve) -> None:
+def test_subscribers_that_stop_reading_take_little_memory_and_do_not_affect_others(
+    serve: Serve,
+) -> None:
     # None of them is dropped: what they cost stays.
     server = serve("--write-timeout", "3600", "--write-buffer-bytes", "65536")
     with Wire(server.port) as writer, Wire(server.port) as good:
@@ -117,7 +119,7 @@ def test_subscribers_that_stop_reading_cost_little_and_hinder_nobody(serve: Serv
             assert server.rss() - before - stored < 24 * MIB
 
 
-def test_subscribers_that_stop_reading_are_dropped_and_others_are_not(serve: Serve) -> None:
+def test_only_subscribers_that_stop_reading_are_disconnected(serve: Serve) -> None:
     server = serve("--write-timeout", "0.5", "--write-buffer-bytes", "65536")
     with Wire(server.port) as writer, Wire(server.port) as good:
         writer.ask("PUT", S, BINARY)
@@ -131,7 +133,7 @@ def test_subscribers_that_stop_reading_are_dropped_and_others_are_not(serve: Ser
             assert reader.need("data").decoded() == b"on"
 
 
-def test_a_subscriber_that_lags_behind_gets_everything_later(serve: Serve) -> None:
+def test_a_slow_subscriber_gets_everything_later(serve: Serve) -> None:
     server = serve("--write-buffer-bytes", "65536")
     with Wire(server.port) as writer, Wire(server.port, receive_buffer=4096) as slow:
         writer.ask("PUT", S, BINARY)
@@ -146,7 +148,7 @@ def test_a_subscriber_that_lags_behind_gets_everything_later(serve: Serve) -> No
         assert events[-1].json()["streamClosed"] is True
 
 
-def test_readers_that_take_no_answer_are_dropped_however_they_end(
+def test_readers_that_receive_nothing_are_disconnected_whatever_ends_the_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An answer below the buffer's limit holds no connection open for ever."""
@@ -173,7 +175,7 @@ def test_readers_that_take_no_answer_are_dropped_however_they_end(
 
 
 @pytest.mark.parametrize("piece", [200_000, 1_000_000])
-def test_a_slow_reader_that_reads_is_not_dropped(
+def test_a_slow_reader_that_makes_progress_stays_connected(
     caplog: pytest.LogCaptureFixture, piece: int
 ) -> None:
     """Also where what it takes makes no room in the server's socket for a long time."""

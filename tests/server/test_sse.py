@@ -51,7 +51,7 @@ class TestEvents:
             writer.ask("POST", path, JSON, b"2")
             assert reader.need("data").json() == [2]
 
-    def test_a_long_catch_up_comes_in_chunks_and_says_when_it_is_done(self, serve: Serve) -> None:
+    def test_a_long_catch_up_comes_in_chunks_and_reports_its_end(self, serve: Serve) -> None:
         server = serve("--chunk-bytes", "1000")
         sent = list(range(100_000, 101_000))
         with Wire(server.port) as wire:
@@ -80,7 +80,7 @@ class TestEvents:
             assert reader.next() is None
         assert wire.ask("GET", path).json() == ["last"]  # the connection lives on
 
-    def test_closing_without_data_is_told_too(
+    def test_closing_without_data_is_reported_too(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         with Wire(server.port) as writer:
@@ -92,7 +92,7 @@ class TestEvents:
             assert reader.next() is None
 
     @pytest.mark.parametrize("offset", ["-1", "now"])
-    def test_a_closed_stream_is_told_at_once(self, wire: Wire, path: str, offset: str) -> None:
+    def test_a_closed_stream_is_reported_at_once(self, wire: Wire, path: str, offset: str) -> None:
         wire.ask("PUT", path, JSON | {"Stream-Closed": "true"}, b"[1]")
         events = EventReader(wire, sse(path, offset)).rest()
         kinds = ["data", "control"] if offset == "-1" else ["control"]
@@ -191,7 +191,7 @@ class TestPayloads:
         assert events[0].json() == [{"a": 1, "b": "c\nd"}]
 
 
-class TestConnections:
+class TestEventStreams:
     """Cursors, duration, many subscribers."""
 
     def test_the_cursor_is_past_the_one_that_the_client_came_with(
@@ -267,7 +267,9 @@ class TestConnections:
         for wire in wires:
             wire.close()
 
-    def test_one_who_leaves_takes_nobody_along(self, server: ServerProcess, path: str) -> None:
+    def test_a_subscriber_that_disconnects_does_not_affect_others(
+        self, server: ServerProcess, path: str
+    ) -> None:
         with Wire(server.port) as writer, Wire(server.port) as stays:
             writer.ask("PUT", path, JSON)
             reader = EventReader(stays, sse(path))
@@ -279,7 +281,7 @@ class TestConnections:
                 assert reader.need("data").json() == [number]
                 reader.need("control")
 
-    def test_a_request_behind_an_event_stream_is_answered_after_it(self, serve: Serve) -> None:
+    def test_a_request_after_an_event_stream_is_answered_after_it(self, serve: Serve) -> None:
         server = serve("--sse-duration", "0.3")
         with Wire(server.port) as wire:
             wire.ask("PUT", S, JSON, b"[1]")

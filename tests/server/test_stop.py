@@ -1,4 +1,4 @@
-"""The graceful stop: what is under way is answered, then the process exits 0."""
+"""The graceful stop: requests in progress are answered, then the process exits with 0."""
 
 import signal
 
@@ -82,7 +82,7 @@ def test_an_append_in_flight_is_answered(serve: Serve) -> None:
     assert server.exit_code() == 0
 
 
-def test_requests_that_wait_behind_a_long_poll_are_answered(serve: Serve) -> None:
+def test_requests_that_wait_for_a_long_poll_are_answered(serve: Serve) -> None:
     server = serve()
     with Wire(server.port) as wire:
         tail = wire.ask("PUT", S, JSON).headers["stream-next-offset"]
@@ -98,7 +98,7 @@ def test_requests_that_wait_behind_a_long_poll_are_answered(serve: Serve) -> Non
     assert server.exit_code() == 0
 
 
-def test_new_connections_are_not_taken_while_stopping(serve: Serve) -> None:
+def test_new_connections_are_refused_while_stopping(serve: Serve) -> None:
     server = serve()
     with Wire(server.port) as wire:
         wire.send(build("POST", S, JSON, b"1")[:-1])
@@ -111,7 +111,7 @@ def test_new_connections_are_not_taken_while_stopping(serve: Serve) -> None:
     assert server.exit_code() == 0
 
 
-def test_who_does_not_finish_is_cut_off_in_time(serve: Serve) -> None:
+def test_connections_are_closed_at_the_shutdown_timeout(serve: Serve) -> None:
     server = serve("--shutdown-timeout", "0.5")
     with Wire(server.port) as wire:
         wire.send(build("POST", S, JSON, b"1")[:-1])
@@ -122,7 +122,7 @@ def test_who_does_not_finish_is_cut_off_in_time(serve: Serve) -> None:
     assert "exceeded the shutdown timeout" in server.log()
 
 
-def test_a_port_that_is_taken_is_told_in_a_sentence(serve: Serve) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(serve: Serve) -> None:
     server = serve()
     with pytest.raises(AssertionError, match=r"Can't listen on 127\.0\.0\.1"):
         serve("--port", str(server.port))
