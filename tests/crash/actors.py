@@ -1,7 +1,7 @@
 """Clients that go on whatever happens to the server: writers, and readers that follow them.
 
-A request whose answer was lost is sent again, unchanged, once there is a server again. Nobody sends
-anything while the gate is shut: that is when the content is checked.
+A request whose answer was lost is sent again, unchanged, once there is a server again. No client
+sends anything while the gate is shut: that is when the content is checked.
 """
 
 import random
@@ -29,7 +29,7 @@ class Gate:
             self._changed.notify_all()
 
     def shut(self) -> None:
-        """Let nobody in, and wait until all who were in have given up on their server."""
+        """Close the gate, and wait until all clients have given up on their server."""
         with self._changed:
             self._port = 0
             assert self._changed.wait_for(lambda: not self._busy, 60), "a client hangs"
@@ -75,7 +75,7 @@ class Client(threading.Thread):
                 self.turn()
         except SystemExit:
             pass
-        except Exception as error:  # noqa: BLE001 - told to the test
+        except Exception as error:  # noqa: BLE001 - reported to the test
             self.ledger.complain(f"{self.name}: {error!r}")
         if self._wire is not None:
             self._wire.close()
@@ -99,7 +99,7 @@ class Client(threading.Thread):
     def insist(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[Answer, bool]:
-        """Send a request until it is answered; tells whether it had to be sent again."""
+        """Send a request until it is answered; return whether it was sent more than once."""
         again = False
         while True:
             try:
@@ -182,7 +182,7 @@ class Writer(Client):
         record.created = Step.DONE
 
     def fork(self, source: Record, number: int) -> tuple[Record, "Producer"]:
-        """Fork at an offset that was told, and some messages or bytes further."""
+        """Fork at an offset of the server, and some messages or bytes after one."""
         offset, before = self.random.choice(source.marks)
         share = source.share(self.name)
         whole = source.content_of(self.name, 0, share.done)
@@ -267,7 +267,7 @@ class Producer:
 
 
 class Sequencer(Producer):
-    """Appends without a producer; `Stream-Seq` tells whether an append has happened before."""
+    """Appends without a producer; `Stream-Seq` shows whether an append has happened before."""
 
     def claim(self) -> dict[str, str]:
         return {"Stream-Seq": f"{self._share.done:09d}"}

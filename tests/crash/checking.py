@@ -21,9 +21,9 @@ def _check_one(record: Record, wire: Wire, choose: random.Random) -> list[str]:
     head = wire.ask_stream("HEAD", record.path)
     if head.status in {404, 410}:
         if record.deleted is Step.NOT_ASKED and record.created is Step.DONE:
-            return [f"{record.path}: is gone ({head.status}), and nobody deleted it"]
+            return [f"{record.path}: is gone ({head.status}), but was never deleted"]
         if record.deleted is Step.DONE and head.status == 410 and not record.has_forks:
-            return [f"{record.path}: is kept, though it never had forks"]
+            return [f"{record.path}: still exists, though it never had forks"]
         if record.deleted is Step.DONE and head.status == 404:
             record.found_gone += 1
         return []
@@ -35,7 +35,7 @@ def _check_one(record: Record, wire: Wire, choose: random.Random) -> list[str]:
     if record.closed is Step.DONE and not closed:
         return [f"{record.path}: is open, though it was closed"]
     if record.closed is Step.NOT_ASKED and closed:
-        return [f"{record.path}: is closed, and nobody closed it"]
+        return [f"{record.path}: is closed, but was never closed by a client"]
     content = _read(record, wire, "-1")
     if isinstance(content, str):
         return [content]
@@ -49,7 +49,7 @@ def _check_one(record: Record, wire: Wire, choose: random.Random) -> list[str]:
 
 
 def _read(record: Record, wire: Wire, offset: str) -> bytes | str:
-    """Read to the tail; gives a sentence where that can't be done."""
+    """Read to the tail; return a sentence if that fails."""
     content = b""
     while True:
         answer = wire.ask_stream("GET", f"{record.path}?offset={offset}")

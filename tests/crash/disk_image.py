@@ -36,7 +36,7 @@ class DiskImage:
         _run("mount", "-t", "ext4", "-o", "loop", str(self._image), str(self.place))
 
     def cut_power(self) -> None:
-        """Send nothing more to the device; whoever uses a file gets errors from here on."""
+        """Send nothing more to the device; every use of a file fails from here on."""
         fd = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY)
         try:
             ioctl(fd, _SHUTDOWN, _WITHOUT_FLUSHING)
@@ -44,7 +44,7 @@ class DiskImage:
             os.close(fd)
 
     def restore_power(self) -> None:
-        """Mount what the device holds; nobody may have a file open."""
+        """Mount what the device holds; no file may be open."""
         _run("umount", str(self.place))
         self._mount()
 

@@ -1,7 +1,7 @@
 """What the clients know: what they asked for, what was acknowledged, and what readers saw.
 
 Every message says who wrote it and which one it is, and nothing else can follow from that but its
-bytes. So the content of a stream tells by itself what is missing, doubled, changed or out of order.
+bytes. So the content of a stream shows what is missing, doubled, changed or out of order.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ SEPARATOR: Final = b",\n"
 
 
 class Step(Enum):
-    """How far a request has come, as far as its client knows."""
+    """The progress of a request that its client knows of."""
 
     NOT_ASKED = 0
     ASKED = 1
@@ -36,7 +36,7 @@ def message(path: str, kind: str, writer: str, number: int) -> bytes:
 
 
 def stored(kind: str, body: bytes) -> bytes:
-    """Give the bytes that lie behind an answer with data."""
+    """Return the stored bytes of a response with data."""
     if kind != JSON:
         return body
     assert body[:1] == b"[", body[:100]
@@ -56,7 +56,7 @@ class Share:
         self.done = 0
         """So many messages are acknowledged."""
         self.asked = 0
-        """So many are there if the append under way happened."""
+        """The number of messages if the append in flight happened."""
 
 
 class Record:
@@ -75,18 +75,18 @@ class Record:
         self.found_gone = 0
         """How often it was found to be gone for good."""
         self.marks: list[tuple[str, int]] = []
-        """Offsets that one writer was told, with the stored bytes before them."""
+        """Offsets that one writer received, with the stored bytes before them."""
         self.seen = b""
         """The longest content that any reader saw."""
         self.seen_at: dict[str, int] = {"-1": 0}
-        """Offsets that readers were told, with the bytes before them."""
+        """Offsets that readers received, with the bytes before them."""
         self._lock = threading.Lock()
 
     def share(self, writer: str) -> Share:
         return self.shares.setdefault(writer, Share())
 
     def content_of(self, writer: str, first: int, upto: int) -> bytes:
-        """Give the messages of a writer from one number to another."""
+        """Return the messages of a writer in a range of numbers."""
         return b"".join(
             message(self.path, self.kind, writer, number) for number in range(first, upto)
         )
@@ -105,7 +105,7 @@ class Record:
         return None
 
     def faults_of(self, content: bytes) -> list[str]:
-        """Tell what is wrong with the content that the server has now."""
+        """Return the errors in the current content of the server."""
         if not content.startswith(self.seen):
             return [f"{self.path}: a reader saw {len(self.seen)} bytes that are not there any more"]
         if not content.startswith(self.prefix):

@@ -84,7 +84,7 @@ class Run:
         self.clients = start_clients(self.gate, self.ledger, SEED, self.server.port)
 
     def start(self, armed: str = "") -> ServerProcess:
-        """Start a server that must come up, unless it is told to die on the way."""
+        """Start a server that must come up, unless a fault kills it on the way."""
         faults = DiskFaults(armed) if armed else None
         server = ServerProcess(*BUSY, store=self.folder, faults=faults).launch()
         if not server.listens():
@@ -107,7 +107,9 @@ class Run:
             )  # Any moment will do: it is the one of the kill.
         code = self.server.kill()
         self.gate.shut()
-        assert code == -9, f"the server died by itself (seed {SEED}, {kill}):\n{self.server.log()}"
+        assert code == -9, (
+            f"the server died unexpectedly (seed {SEED}, {kill}):\n{self.server.log()}"
+        )
         if kill.in_recovery:
             self.server = self.start(f"{kill.point}:1")
             assert not self.server.listens(), f"{kill.point} was not reached (seed {SEED})"
@@ -135,7 +137,7 @@ class Run:
                 if self.server.listens():
                     return
             # A checkpoint of what was recovered has reached the point already.
-            assert self.armed, f"the server died by itself (seed {SEED}):\n{self.server.log()}"
+            assert self.armed, f"the server died unexpectedly (seed {SEED}):\n{self.server.log()}"
             assert self.server.kill() == -9
             self.reached.add(kill.point if kill else "")
             self.armed = ""  # the next one is killed at any moment

@@ -65,13 +65,13 @@ class Run:
         wait_until(self.has_saved, "checkpoints and a compaction", pause=0.1)
         time.sleep(self.random.uniform(0, 1.5))  # Any moment will do: it is the one of the cut.
         self.saved.update(self.measured())
-        # It must not tell anybody of the errors that it gets once its disk is gone.
+        # It must not report the errors that it gets once its disk is gone.
         self.server.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.server.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.disk.cut_power()
         code = self.server.kill()
         self.gate.shut()
-        assert code == -9, f"the server died by itself (seed {SEED}):\n{self.server.log()}"
+        assert code == -9, f"the server died unexpectedly (seed {SEED}):\n{self.server.log()}"
 
     def measured(self) -> dict[str, int]:
         """Count what the server of the moment has done besides writing journals."""
@@ -79,7 +79,7 @@ class Run:
         return {name: found.get(name, 0) for name in ("checkpoints", "compactions")}
 
     def has_saved(self) -> bool:
-        """Tell whether the server has made checkpoints, and one of the servers a compaction."""
+        """Return whether the server has made checkpoints, and one of the servers a compaction."""
         here = self.measured()
         return here["checkpoints"] > 1 and here["compactions"] + self.saved["compactions"] > 0
 

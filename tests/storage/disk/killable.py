@@ -30,7 +30,7 @@ class KillableStore:
         assert self._pipe.recv() == "open"
 
     def ask(self, name: str, *arguments: object) -> Any:
-        """Call a method, and wait for what it gives."""
+        """Call a method, and return its result."""
         self._pipe.send((name, arguments))
         return self._pipe.recv()
 
@@ -96,7 +96,7 @@ async def _call(store: DiskStore, name: str, arguments: Any) -> object:
 
 
 async def at_once(store: Store, path: str, requests: list[Append], now: float) -> list[object]:
-    """Have several appends under way together."""
+    """Run several appends at once."""
     return list(await asyncio.gather(*(store.append(path, request, now) for request in requests)))
 
 

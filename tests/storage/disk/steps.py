@@ -38,7 +38,7 @@ def with_store(
 def crashed(
     folder: Path, scenario: Scenario[object], target: Path, options: DiskOptions | None = None
 ) -> Path:
-    """Run a scenario, and give what a crash would have left behind right after it.
+    """Run a scenario, and return a copy of what a crash right after it would leave.
 
     Nothing may be saved meanwhile, or the copy would be of several moments.
     """
@@ -52,7 +52,7 @@ def crashed(
 
 
 async def until_at_rest(store: DiskStore) -> None:
-    """Wait until everything is saved, and no compaction or eviction is under way."""
+    """Wait until a checkpoint has everything, and no compaction or eviction runs."""
     saver = store._checkpointer
     await until(
         lambda: (

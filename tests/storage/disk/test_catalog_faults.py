@@ -1,4 +1,4 @@
-"""A catalog that can't be read or written in places: nobody waits for it, and nothing is lost."""
+"""A catalog that is unreadable in places: every request is answered, and nothing is lost."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.suites.steps import T0, TEXT, append, content, create, expect, fork
 _PAGE = 4096
 
 
-def test_an_unreadable_page_stops_writing_but_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_an_unreadable_page_stops_writing_but_answers_every_request(tmp_path: Path) -> None:
     folder = tmp_path / "data"
 
     async def fill(store: DiskStore) -> None:

@@ -34,7 +34,7 @@ _QUICK: Final = DiskOptions(
 
 
 def has_failed_since(store: DiskStore, before: float) -> bool:
-    """Tell whether another checkpoint has failed."""
+    """Return whether another checkpoint has failed."""
     return store._checkpointer._failed_at > before
 
 
@@ -252,7 +252,7 @@ def test_a_store_starts_where_what_it_does_not_need_can_not_be_deleted(tmp_path:
     assert not old.exists()
 
 
-def test_a_checkpoint_that_can_not_be_committed_leaves_nothing_behind(
+def test_a_checkpoint_that_can_not_be_committed_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of the catalog's log must not grow: SQLite does not take that for a full disk."""

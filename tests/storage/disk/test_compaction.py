@@ -56,7 +56,7 @@ async def grow(store: DiskStore, paths: list[str], first: int, count: int) -> No
 
 
 async def grow_until_merged(store: DiskStore, paths: list[str]) -> int:
-    """Append until segments were merged a few times; tells how many pieces each stream has."""
+    """Append until segments were merged a few times; return the number of pieces of each stream."""
     number = 0
     while store.metrics.compactions < 3:
         assert number < 20_000, "segments are not merged"

@@ -36,7 +36,7 @@ def test_the_file_holds_what_was_written_and_no_padding(tmp_path: Path, sizes: l
     assert (tmp_path / "file").read_bytes() == b"".join(parts)
 
 
-def test_a_file_of_before_is_written_anew(tmp_path: Path) -> None:
+def test_an_existing_file_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"long ago" * 10_000)
     file = DirectFile(tmp_path / "file")
     file.write(memoryview(b"now"))

@@ -26,7 +26,7 @@ for path in sys.argv[1:]:
 
 
 def opened_by_making(*paths: Path) -> list[str]:
-    """Make directories, and tell which ones were opened for it, as they are to be synced."""
+    """Create directories; return those that were opened, as they are to be synced."""
     command = [sys.executable, "-c", _SCRIPT, *map(str, paths)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
@@ -44,7 +44,7 @@ def test_a_directory_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert opened_by_making(tmp_path) == []
 
 
-def test_a_reserve_says_whether_it_is_held_whoever_holds_and_releases_it(tmp_path: Path) -> None:
+def test_a_reserve_that_several_threads_use_knows_whether_it_is_held(tmp_path: Path) -> None:
     """A checkpoint, a compaction and the loop use it from three threads."""
     reserve = Reserve(tmp_path, 4096)
     rounds = 300

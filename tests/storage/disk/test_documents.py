@@ -74,7 +74,7 @@ def test_documents_stay_visible_while_checkpoints_move_them(tmp_path: Path) -> N
     run(tmp_path / "data", scenario, OFTEN)
 
 
-def test_two_prefixes_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+def test_two_prefixes_that_look_alike_are_distinguished(tmp_path: Path) -> None:
     async def scenario(store: DiskStore) -> None:
         await store.put_documents(
             {"link/a/x": b"1", "link/a": b"2", "link/ab/x": b"3", "link/a0": b"4"}

@@ -77,7 +77,7 @@ class Writer:
         raise AssertionError("nothing was ever refused")
 
     def is_accepted(self) -> bool:
-        """Append one piece, and tell whether it was accepted."""
+        """Append one piece, and return whether it was accepted."""
         return self.append().status == 204
 
     def until_accepted(self) -> None:
@@ -231,7 +231,7 @@ def test_a_disk_without_any_room_is_still_read_after_an_orderly_stop(small_disk:
             assert content(wire, "dear") == b"dear"
             is_refusal_for_room(wire.ask_stream("PUT", "large", _TYPE, bytes(8 * MIB)))
             (small_disk / "ballast").unlink()
-            # A checkpoint may be under way, and ends first.
+            # A checkpoint may be running, and ends first.
             assert once_there_is_room(lambda: wire.ask_stream("PUT", "a", _TYPE)).status == 201
             Writer(wire, "a", is_there=True).until_accepted()
         assert server.stop() == 0, server.log()
@@ -290,7 +290,7 @@ def test_after_a_failed_sync_beside_the_journal_nothing_is_written_until_a_resta
 ) -> None:
     """The next journal file's name, or a checkpoint: whether the disk has it is not known.
 
-    Names are synced behind the replay, and with the first journal file, before that.
+    Names are synced after the replay, and with the first journal file, before that.
     """
     folder = tmp_path / "data"
     server = ServerProcess(*_OPTIONS, store=folder).start()

@@ -1,4 +1,4 @@
-"""Journal files: batches come back in order, torn ones are told from damaged ones."""
+"""Journal files: batches come back in order, torn ones differ from damaged ones."""
 
 import os
 import random
@@ -130,7 +130,7 @@ def test_a_flipped_bit_costs_only_its_own_record(tmp_path: Path) -> None:
     assert [item for item in found if isinstance(item, bytes)] == [first, third, fourth]
 
 
-def test_a_failed_write_leaves_nothing_behind_once_cut(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_nothing_once_cut(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path, 1, 4096)
     writer.write([[record(1)]])
     os.pwrite(writer.fd, b"half a batch", writer.position)
@@ -237,7 +237,7 @@ def test_without_any_header_nothing_can_be_read(tmp_path: Path) -> None:
 
 
 def test_what_a_client_made_look_like_a_batch_is_not_taken_for_one(tmp_path: Path) -> None:
-    """Behind a torn batch it would look as if a synced one followed, and the start be refused."""
+    """After a torn batch it would look like a synced one, and the start would be refused."""
     other = journal(tmp_path / "other", [[record(1)], [record(2)], [record(3)]])
     planted = other.read_bytes()[START:]
     path = journal(tmp_path / "own", [[record(1)], [record(2) + planted]])
@@ -262,7 +262,7 @@ def appends(count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("reserve", [0, 4096])
 def test_a_flipped_bit_in_the_last_batch_never_hides_it(tmp_path: Path, reserve: int) -> None:
-    """What follows in later files may tell that it had been synced."""
+    """Records in later files may show that it had been synced."""
     first, *last = appends(4)
     path = journal(tmp_path, [[first], last], reserve)
     stored = path.read_bytes()
@@ -296,7 +296,7 @@ def test_whatever_bit_of_a_length_is_flipped_only_its_own_record_is_lost(tmp_pat
             assert bodies(path) == expected, (index, bit)
 
 
-def test_a_long_record_behind_a_damaged_one_is_found(tmp_path: Path) -> None:
+def test_a_long_record_after_a_damaged_one_is_found(tmp_path: Path) -> None:
     long = b"".join(encode_append(2, 0, 0.0, NOTHING_ELSE, random.Random(1).randbytes(200_001)))
     records = [*appends(1), long, *appends(3)]
     path = journal(tmp_path, [records, [record(1)]], 0)

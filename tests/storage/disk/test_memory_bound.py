@@ -27,7 +27,7 @@ MIB: Final = 1024 * 1024
 _BODY: Final = 256 * 1024
 
 
-def test_a_server_takes_in_far_more_than_its_memory(tmp_path: Path) -> None:
+def test_a_server_stores_far_more_than_its_memory(tmp_path: Path) -> None:
     server = ServerProcess(
         *("--memory-budget-bytes", str(16 * MIB), "--journal-bytes", str(8 * MIB)),
         *("--max-open-segments", "8", "--durability", "os", "--read-cache-bytes", "0"),
@@ -47,7 +47,7 @@ def test_a_server_takes_in_far_more_than_its_memory(tmp_path: Path) -> None:
                 if number % 20 == 0:
                     most_memory = max(most_memory, server.rss())
                     most_files = max(most_files, server.open_files())
-            # The budget, the batch under way, and what a checkpoint and a compaction hold.
+            # The budget, the batch in flight, and what a checkpoint and a compaction hold.
             assert most_memory - before < 60 * MIB, f"{most_memory / MIB:.0f} MiB"
             # Readers' segments, those of a compaction and the new ones of both, the next journal
             # file and the one it is made of, and what SQLite has open for a moment.
@@ -117,7 +117,7 @@ def _length(port: int, path: str) -> int:
 async def growth(
     store: DiskStore, work: Callable[[int], Awaitable[object]], first: int, upto: int
 ) -> int:
-    """Tell by how much memory grew while something was done many times."""
+    """Return by how much memory grew while something was done many times."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -130,7 +130,7 @@ async def growth(
         tracemalloc.stop()
 
 
-def test_streams_that_are_only_read_are_let_go_of(tmp_path: Path) -> None:
+def test_streams_that_are_only_read_are_evicted(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     count = 3000
     options = DiskOptions(max_loaded_streams=50, durability="os", checkpoint_seconds=3600)

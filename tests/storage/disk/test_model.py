@@ -1,7 +1,7 @@
 """The disk store gives the answers of the memory store, through crashes and restarts.
 
 The disk store lives in a process of its own, and a crash is its end by SIGKILL, idle or in the
-middle of a call. Both stores are told the same, and whatever a client can see must agree; the
+middle of a call. Both stores get the same calls, and whatever a client can see must agree; the
 numbers of incarnations, and so the offsets, are each store's own. `HEADWATER_TEST_EFFORT` sets how
 many histories are tried.
 """
@@ -197,7 +197,7 @@ class Pair(RuleBasedStateMachine):
 
     @rule(path=PATHS, sizes=st.lists(st.integers(1, 300), min_size=2, max_size=12))
     def append_at_once(self, path: str, sizes: list[int]) -> None:
-        """Several appends that are under way together: one batch, in the order of their calls."""
+        """Several appends at once: one batch, in the order of their calls."""
         self._both("append_at_once", path, self._some(path, sizes), self.now)
         self._touch(path)
 
@@ -261,7 +261,7 @@ class Pair(RuleBasedStateMachine):
             self._crash_during(milliseconds, "create", path, fork, self.now)
 
     def _crash_during(self, milliseconds: float, name: str, *arguments: object) -> None:
-        """Kill it with a call under way: that has happened as a whole, or not at all."""
+        """Kill it with a call in flight: that has happened as a whole, or not at all."""
         self.disk.begin(name, *arguments)
         time.sleep(milliseconds / 1000)  # Any moment will do: it is the one of the crash.
         self.disk.kill()

@@ -80,7 +80,7 @@ def test_the_longest_producer_id_and_seq_fit() -> None:
     assert record.extras == extras
 
 
-def test_a_kind_that_nobody_knows_is_named() -> None:
+def test_an_unknown_kind_is_named() -> None:
     body = bytes([99]) + b"".join(encode_delete(1, 0.0))[1:]
     with pytest.raises(DamagedRecord, match="kind 99"):
         decode(body)

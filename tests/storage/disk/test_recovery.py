@@ -98,7 +98,7 @@ def test_a_batch_that_is_torn_at_any_byte_is_cut_off(tmp_path: Path) -> None:
             shutil.rmtree(torn)
 
 
-def test_a_store_goes_on_behind_a_torn_batch(tmp_path: Path) -> None:
+def test_a_store_goes_on_after_a_torn_batch(tmp_path: Path) -> None:
     async def go_on(store: DiskStore) -> bytes:
         claim = ProducerClaim("p", 0, 0)
         answer = await append(store, body=b"again", content_type=BINARY, producer=claim)
@@ -128,7 +128,7 @@ def test_a_flipped_bit_before_the_last_batch_stops_the_start_and_is_named(
     assert path.read_bytes() == stored, "the evidence was changed"
 
 
-def test_damage_that_stops_a_start_is_told_with_its_streams(tmp_path: Path) -> None:
+def test_damage_that_stops_a_start_is_reported_with_its_streams(tmp_path: Path) -> None:
     async def one(store: DiskStore) -> None:
         await create(store, "old", BINARY)
 
@@ -185,7 +185,7 @@ def test_a_start_that_is_broken_off_can_be_repeated(tmp_path: Path) -> None:
     assert with_store(folder, whole) == b"first second third"
 
 
-def test_restarts_without_writes_leave_no_files_behind(tmp_path: Path) -> None:
+def test_restarts_without_writes_leave_no_files(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with_store(folder, three_appends)
     with_store(folder, whole)  # takes the spare that the first checkpoint left
@@ -297,7 +297,7 @@ def test_a_damaged_page_of_the_catalog_stops_a_start_that_needs_it(tmp_path: Pat
         with_store(copy, whole, UNSAVED)
 
 
-def test_a_damaged_page_of_the_catalog_is_told_to_whoever_needs_it(tmp_path: Path) -> None:
+def test_a_damaged_page_of_the_catalog_is_reported_to_requests_that_need_it(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     many_streams(folder)
     lose_pages(folder)
@@ -382,7 +382,7 @@ def _thousand(path: str) -> bytes:
     return path.encode() * 1000
 
 
-def test_a_second_store_on_the_same_folder_is_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_store_on_the_same_folder_reports_who_has_it(tmp_path: Path) -> None:
     async def another(store: DiskStore) -> None:
         with pytest.raises(StoreLocked, match="in use by process"):
             await DiskStore(store.folder).open()
@@ -404,7 +404,7 @@ def test_a_second_server_on_the_same_folder_ends_with_a_sentence(tmp_path: Path)
         first.stop()
 
 
-def test_a_store_that_did_not_open_lets_go_of_its_folder(tmp_path: Path) -> None:
+def test_a_store_that_did_not_open_releases_its_folder(tmp_path: Path) -> None:
     copy = crashed(tmp_path / "data", three_appends, tmp_path / "copy")
     flip(journals(copy)[0], START + 2)
 
@@ -453,7 +453,7 @@ def test_what_a_crash_did_to_a_sliding_window_outlives_an_orderly_stop(tmp_path:
 
 
 @pytest.mark.parametrize("left", ["journal and segments", "segments"])
-def test_an_empty_catalog_is_not_begun_anew(tmp_path: Path, left: str) -> None:
+def test_an_empty_catalog_is_not_replaced_by_a_new_one(tmp_path: Path, left: str) -> None:
     folder = tmp_path / "data"
     with_store(folder, three_appends)
     (folder / FILE).write_bytes(b"")

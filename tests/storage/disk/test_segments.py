@@ -111,7 +111,7 @@ def test_a_segment_that_is_lent_counts_until_it_is_given_back(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("position", [3, 13, 20, 25])
-def test_a_damaged_header_of_the_file_keeps_nobody_from_its_extents(
+def test_extents_are_readable_despite_a_damaged_header_of_the_file(
     tmp_path: Path, position: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, extents = segment(tmp_path, 10, 300_000)
@@ -187,7 +187,7 @@ def test_only_so_many_files_are_open_at_once(tmp_path: Path) -> None:
     for number in [*range(1, 21), *range(1, 21)]:
         files.get(number)
         assert open_segments(tmp_path) <= 4
-    # One that is in use stays open for whoever uses it.
+    # One that is in use stays open for its readers.
     held = files.get(5)
     for number in range(6, 12):
         files.get(number)

@@ -34,22 +34,22 @@ class SavedStream(msgspec.Struct):
 class CheckpointSnapshot(msgspec.Struct):
     """Everything that one checkpoint writes."""
 
-    rows: list[StreamRow]
-    producers: list[tuple[int, str, int, int]]
-    data: list[tuple[int, int, list[Buffer]]]
-    saved: list[SavedStream]
-    removed: list[int]
     journal_from: int
+    """The first journal file to replay over it."""
     next_epoch: int
     started: float
+    rows: list[StreamRow] = []
+    producers: list[tuple[int, str, int, int]] = []
+    data: list[tuple[int, int, list[Buffer]]] = []
+    """Stream, start and bytes of each extent."""
+    saved: list[SavedStream] = []
+    removed: list[int] = []
     documents: list[tuple[str, bytes | None]] = []
 
 
 def take(registry: Registry, journal_from: int) -> CheckpointSnapshot:
     """Take a snapshot of all durable state that no checkpoint has; reset the registry's counts."""
-    snapshot = CheckpointSnapshot(
-        [], [], [], [], [], journal_from, registry.next_epoch, perf_counter()
-    )
+    snapshot = CheckpointSnapshot(journal_from, registry.next_epoch, perf_counter())
     for stream in registry.dirty.values():
         log = stream.tail_log
         row = stream.row_changed

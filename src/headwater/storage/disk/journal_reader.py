@@ -43,8 +43,8 @@ from headwater.storage.disk.records import (
 )
 
 _SEARCHED: Final = 1 << 20
-"""How far after a lost batch header records are searched: every start searches the remains of an
-older file, and all of it would take more than a second."""
+"""Bytes after a lost batch header that are searched for records: every start searches the remains
+of an older file, and all of it would take more than a second."""
 
 _BATCH_MARK: Final = re.compile(rb"BTCH(?=.{8}[\x00-\x0f]\x00{3})", re.DOTALL)
 """A batch header with a sequence below 2^36: client data may contain any number of magics."""

@@ -60,7 +60,7 @@ def killed(folder: Path, work: Callable[[DiskStore], Awaitable[Answer]]) -> Answ
 
 
 async def read_all(store: DiskStore, path: str) -> bytes | None:
-    """Give the bytes of a stream as they are stored, or None where it can't be read."""
+    """Return the stored bytes of a stream, or None if it is unreadable."""
     chunk = await store.read(path, START, PLENTY, T0)
     return chunk.joined() if isinstance(chunk, Chunk) else None
 
@@ -83,7 +83,7 @@ def contents(folder: Path) -> Contents:
 BUSY: Final = DiskOptions(
     durability="os", tail_budget=400_000, journal_bytes=65_536, checkpoint_seconds=0.03
 )
-"""A checkpoint every few milliseconds, and a compaction behind every eighth."""
+"""A checkpoint every few milliseconds, and a compaction after every eighth."""
 
 
 async def _nothing(_store: DiskStore) -> None:
@@ -162,11 +162,11 @@ class Filler:
         self._types: dict[str, str] = {}
         self._seq: dict[str, int] = {}
         self.written: Contents = {}
-        """What was handed over."""
+        """The appends that were submitted."""
         self._acknowledged: dict[str, int] = {}
 
     def acknowledged(self) -> Contents:
-        """Give what has been answered by now."""
+        """Return the appends acknowledged so far."""
         return {path: self.written[path][:end] for path, end in self._acknowledged.items()}
 
     async def fill(self, store: DiskStore, count: int) -> None:

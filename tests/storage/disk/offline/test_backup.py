@@ -76,7 +76,7 @@ def test_a_damaged_journal_is_not_passed_on(killed: Sample, tmp_path: Path) -> N
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_missing_segment_is_told(killed: Sample, tmp_path: Path) -> None:
+def test_a_missing_segment_is_reported(killed: Sample, tmp_path: Path) -> None:
     segments(killed.folder)[0].unlink()
     with pytest.raises(StoreDamaged, match="the file is missing"):
         backup(killed.folder, tmp_path / "copy")
@@ -107,7 +107,7 @@ def test_a_backup_that_is_killed_is_not_taken_for_a_whole_one(
 
 
 def has_saved(store: DiskStore, checkpoints: int) -> bool:
-    """Tell whether a store has made so many checkpoints."""
+    """Return whether a store has made that many checkpoints."""
     return store.metrics.checkpoints >= checkpoints
 
 
@@ -166,7 +166,7 @@ def test_a_server_started_on_the_copy_has_what_was_acknowledged_before(tmp_path:
             wait_until(lambda: len(done) == 4 and min(done.values()) >= 30, "enough appends")
             before = dict(done)
             backup(folder, copy)
-            behind = dict(done)
+            afterwards = dict(done)
         finally:
             stop.set()
             for writer in writers:
@@ -177,8 +177,8 @@ def test_a_server_started_on_the_copy_has_what_was_acknowledged_before(tmp_path:
             (chunk,) = client.stream(path).read()
             found = [json.loads(message) for message in chunk.messages()]
             assert found == list(range(len(found)))
-            # One more than was acknowledged when it ended may have been under way.
-            assert number < len(found) <= behind[path] + 2
+            # One more than was acknowledged when it ended may have been in flight.
+            assert number < len(found) <= afterwards[path] + 2
 
 
 def test_streams_that_only_the_journal_has_are_counted(tmp_path: Path) -> None:

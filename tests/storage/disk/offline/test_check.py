@@ -52,13 +52,13 @@ def entries(path: Path) -> list[JournalEntry]:
 
 
 def used(path: Path) -> int:
-    """Tell how far a journal file is written."""
+    """Return the end of the records in a journal file."""
     last = entries(path)[-1]
     return last.position + RECORD_HEADER.size + len(last.body)
 
 
 def only_damage(report: CheckReport) -> str:
-    """Give the one damage that there must be."""
+    """Return the only damage of a report."""
     (finding,) = report.damages
     return str(finding)
 
@@ -161,7 +161,7 @@ def test_streams_that_only_the_journal_knows_are_named_with_their_paths(tmp_path
 
 
 def only_damage_about(folder: Path) -> str:
-    """Give the one damage of what does not hold its checksum; others may follow from it."""
+    """Return the only damage of a checksum; others may follow from it."""
     (found,) = (str(item) for item in check(folder).damages if "checksum" in item.what)
     return found
 
@@ -195,7 +195,7 @@ def test_any_flipped_bit_of_a_segment_is_found(killed: Sample, seed: int) -> Non
     findings = check(killed.folder).damages
     assert findings
     assert all(finding.file == f"segments/{file.name}" for finding in findings)
-    # A checksum of a block stands behind it; all else is found where it is.
+    # The checksum of a block follows it; all other damage is found in place.
     assert findings[0].position is not None
     assert findings[0].position <= position
 
@@ -301,12 +301,12 @@ def test_a_newer_format_is_refused(closed: Sample) -> None:
         check(closed.folder)
 
 
-def test_progress_is_told_in_bytes(killed: Sample) -> None:
-    told: list[tuple[int, int]] = []
-    check(killed.folder, lambda done, total: told.append((done, total)))
-    assert told == sorted(told)
-    assert len(told) > 10
-    done, total = told[-1]
+def test_progress_is_reported_in_bytes(killed: Sample) -> None:
+    reported: list[tuple[int, int]] = []
+    check(killed.folder, lambda done, total: reported.append((done, total)))
+    assert reported == sorted(reported)
+    assert len(reported) > 10
+    done, total = reported[-1]
     files = (*segments(killed.folder), *journals(killed.folder), *killed.folder.glob("catalog.db*"))
     assert done == total <= sum(path.stat().st_size for path in files)
 
@@ -316,14 +316,14 @@ def test_progress_ends_at_the_end_whatever_is_lost(killed: Sample, lost: str) ->
     path = killed.folder / lost
     for file in path.iterdir() if path.is_dir() else [path]:
         file.unlink()
-    told: list[tuple[int, int]] = []
-    assert check(killed.folder, lambda done, total: told.append((done, total))).damages
-    assert told == sorted(told)
-    done, total = told[-1]
+    reported: list[tuple[int, int]] = []
+    assert check(killed.folder, lambda done, total: reported.append((done, total))).damages
+    assert reported == sorted(reported)
+    done, total = reported[-1]
     assert done == total > 0
 
 
-def test_progress_is_told_while_a_large_catalog_is_checked(tmp_path: Path) -> None:
+def test_progress_is_reported_while_a_large_catalog_is_checked(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with_store(folder, create)
     with closing(sqlite3.connect(folder / "catalog.db")) as db, db:
@@ -334,10 +334,10 @@ def test_progress_is_told_while_a_large_catalog_is_checked(tmp_path: Path) -> No
             ((number, f"many/{number}") for number in range(2, 50_000)),
         )
         db.execute("UPDATE meta SET value = 50000 WHERE key = 'next_epoch'")
-    told: list[int] = []
-    report = check(folder, lambda done, _total: told.append(done))
+    reported: list[int] = []
+    report = check(folder, lambda done, _total: reported.append(done))
     assert (report.damages, report.streams) == ([], 49_999)
-    assert told.count(0) > 1, "nothing was told before the catalog was done"
+    assert reported.count(0) > 1, "nothing was reported before the catalog was done"
 
 
 def test_a_store_that_is_being_written_is_well(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_repair_asks_first(closed: Sample) -> None:
     assert run("check", str(closed.folder)).returncode == 0
 
 
-def test_a_command_that_is_terminated_leaves_nothing_behind(closed: Sample) -> None:
+def test_a_command_that_is_terminated_removes_its_files(closed: Sample) -> None:
     damage(closed)
     before = hashes(closed.folder)
     with subprocess.Popen(
@@ -105,7 +105,7 @@ def test_repair_of_what_is_well_says_so(closed: Sample) -> None:
     assert done.stdout.startswith("Nothing to repair: ")
 
 
-def test_backup_tells_the_sizes(closed: Sample, tmp_path: Path) -> None:
+def test_backup_prints_the_sizes(closed: Sample, tmp_path: Path) -> None:
     done = run("backup", str(closed.folder), str(tmp_path / "copy"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Copied {len(closed.written)} streams to {tmp_path / 'copy'}: ")

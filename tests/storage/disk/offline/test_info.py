@@ -1,4 +1,4 @@
-"""The figures of a directory are those of what was written to it."""
+"""The statistics of a directory agree with what was written to it."""
 
 import sqlite3
 import time
@@ -23,7 +23,7 @@ from tests.suites.steps import T0, create
 from tests.support.patience import until
 
 
-def test_the_figures_count_what_is_there(closed: Sample) -> None:
+def test_the_statistics_count_what_is_there(closed: Sample) -> None:
     found = read_info(closed.folder)
     fork = len(closed.written["fork"])
     inherited = query(closed.folder, "SELECT start FROM streams WHERE path = 'fork'")
@@ -43,7 +43,7 @@ def test_the_figures_count_what_is_there(closed: Sample) -> None:
 
 
 def has_saved(store: DiskStore, checkpoints: int) -> bool:
-    """Tell whether a store has made so many checkpoints."""
+    """Return whether a store has made that many checkpoints."""
     return store.metrics.checkpoints >= checkpoints
 
 
@@ -74,7 +74,7 @@ def test_a_checkpoint_that_failed_is_not_counted(tmp_path: Path) -> None:
     assert (metrics.checkpoints, metrics.checkpoint_seconds.count) == (0, 0)
 
 
-def test_a_recovery_is_told_before_any_checkpoint(killed: Sample) -> None:
+def test_a_recovery_is_shown_before_any_checkpoint(killed: Sample) -> None:
     async def scenario(_store: DiskStore) -> dict[str, Any]:
         return read_info(killed.folder).metrics
 
@@ -102,7 +102,7 @@ def test_a_stream_that_a_repair_has_cut_is_no_fork(closed: Sample) -> None:
     assert (found.forks, found.closed_streams) == (before.forks, before.closed_streams) == (1, 1)
 
 
-def test_a_running_server_is_told_with_its_process(closed: Sample) -> None:
+def test_a_running_server_is_shown_with_its_process(closed: Sample) -> None:
     async def scenario(_store: DiskStore) -> tuple[bool, int | None]:
         found = read_info(closed.folder)
         return found.running, found.process
@@ -112,7 +112,7 @@ def test_a_running_server_is_told_with_its_process(closed: Sample) -> None:
     assert process is not None
 
 
-def test_a_damaged_catalog_is_told(closed: Sample) -> None:
+def test_a_damaged_catalog_is_reported(closed: Sample) -> None:
     Path(closed.folder / "catalog.db").write_bytes(b"x" * 4096)
     with pytest.raises(StoreDamaged, match="headwater repair"):
         read_info(closed.folder)

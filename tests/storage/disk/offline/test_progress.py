@@ -1,4 +1,4 @@
-"""Progress of the commands over a data directory, as a person sees it on a terminal."""
+"""Progress of the commands over a data directory, as it appears on a terminal."""
 
 import os
 import pty

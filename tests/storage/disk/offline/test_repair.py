@@ -34,18 +34,18 @@ def test_a_repair_that_is_not_installed_changes_nothing(killed: Sample) -> None:
     assert hashes(killed.folder) == before
 
 
-def test_a_repair_tells_of_both_checks_and_of_what_lies_between(killed: Sample) -> None:
+def test_a_repair_reports_progress_of_both_checks_and_its_preparation(killed: Sample) -> None:
     for file in killed.folder.glob("catalog.db*"):
         file.unlink()
-    told: dict[str, list[tuple[int, int]]] = {}
+    reported: dict[str, list[tuple[int, int]]] = {}
 
     def begin(label: str) -> Progress:
-        told[label] = []
-        return lambda done, total: told[label].append((done, total))
+        reported[label] = []
+        return lambda done, total: reported[label].append((done, total))
 
     with prepare(killed.folder, begin):
-        assert list(told) == ["Checking", "Preparing the repair", "Checking the result"]
-    for parts in told.values():
+        assert list(reported) == ["Checking", "Preparing the repair", "Checking the result"]
+    for parts in reported.values():
         assert parts == sorted(parts)
         done, total = parts[-1]
         assert done == total > 0

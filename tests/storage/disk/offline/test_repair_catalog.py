@@ -24,7 +24,7 @@ def test_a_lost_catalog_is_rebuilt_from_segments_and_journal(killed: Sample) -> 
     found = contents(killed.folder)
     for path, data in killed.written.items():
         if path == "fork":
-            # What it inherited belonged to a stream of which nobody knows that it was its source.
+            # It inherited from a stream that is no longer known as its source.
             inherited = len(data) - len(found[f"recovered/{numbers[path]}"])
             assert found[f"recovered/{numbers[path]}"] == data[inherited:]
         else:
@@ -83,7 +83,7 @@ def test_whatever_page_of_the_catalog_is_lost_the_bytes_are_not(closed: Sample, 
     assert {data for path, data in closed.written.items() if path != "fork"} <= found
 
 
-def test_a_catalog_that_fell_behind_takes_over_what_segments_have(tmp_path: Path) -> None:
+def test_a_catalog_older_than_its_segments_lists_all_of_their_bytes(tmp_path: Path) -> None:
     """Its write-ahead log is lost, and with it a checkpoint whose journal is gone already."""
     folder, older = tmp_path / "data", tmp_path / "older"
     filler = Filler(4)

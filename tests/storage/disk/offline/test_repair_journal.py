@@ -34,7 +34,7 @@ def stream_in(entry: JournalEntry) -> int:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_damaged_record_costs_one_stream_what_comes_behind_it(killed: Sample, seed: int) -> None:
+def test_a_damaged_record_costs_one_stream_its_later_appends(killed: Sample, seed: int) -> None:
     chance = random.Random(seed)
     file = journals(killed.folder)[0]
     entry = chance.choice(entries(file)[:-1])

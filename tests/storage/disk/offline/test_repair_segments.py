@@ -36,7 +36,7 @@ def test_a_damaged_block_cuts_its_stream_there(killed: Sample) -> None:
     assert_prefixes(found, killed.written, {"large/binary"})
 
 
-def test_a_json_stream_is_cut_behind_a_message_and_its_fork_with_it(killed: Sample) -> None:
+def test_a_json_stream_is_cut_after_a_message_and_its_fork_with_it(killed: Sample) -> None:
     cut = damaged_block(killed, "large/json", 1)
     repaired(killed.folder)
     found = contents(killed.folder)

@@ -1,4 +1,4 @@
-"""Where room is lacking, the commands say where, and what to do; nothing is left behind."""
+"""On a full disk the commands report the folder and what to do, and remove their files."""
 
 import os
 import shutil
