@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[2]
 CORE: Final = ROOT / "src/headwater"
 
-CHECKED: Final = ("cli", "client", "errors", "protocol", "server")
+CHECKED: Final = ("cli", "client", "errors", "protocol", "server", "storage")
 """The parts of the package that are checked."""
 
 
