@@ -147,7 +147,7 @@ def test_those_who_arrive_while_a_sync_runs_share_the_next_one(tmp_path: Path) -
         assert bench.add("b") is first
         await turn()
         assert bench.written() == ["a", "b"]
-        assert not first.done
+        assert not first.done()
         assert bench.log == []
         second = bench.add("c")
         assert second is not first
@@ -155,12 +155,12 @@ def test_those_who_arrive_while_a_sync_runs_share_the_next_one(tmp_path: Path) -
         await turn()
         assert bench.written() == ["a", "b"], "the next batch waits for the sync"
         await bench.sync.finish()
-        assert first.done
-        assert not second.done
+        assert first.done()
+        assert not second.done()
         assert bench.log == ["apply a", "apply b", "after batch", "notify"]
         assert bench.written() == ["a", "b", "c", "d"]
         await bench.sync.finish()
-        assert second.done
+        assert second.done()
         assert bench.sync.started == 2
         assert bench.commits.idle
 
@@ -217,8 +217,8 @@ def test_a_next_batch_that_can_not_be_written_leaves_the_last_one_done(
 
         monkeypatch.setattr(bench.journal, "write", full)
         await bench.sync.finish()
-        assert (first.done, first.error) == (True, None)
-        assert second.error is not None
+        assert (first.done(), first.result()) == (True, None)
+        assert second.result() is not None
         assert bench.log == ["apply a", "after batch", "revert b", "notify"]
 
     runs(scenario, tmp_path)
@@ -331,10 +331,10 @@ def test_a_failed_sync_takes_everything_back_newest_first_and_for_good(tmp_path:
         failure = OSError(errno.EIO, "the disk is gone")
         await bench.sync.finish(failure)
         assert bench.log == ["revert c", "revert b", "revert a"]
-        assert first.error is second.error is failure
+        assert first.result() is second.result() is failure
         third = bench.add("d")
         await turn()
-        assert third.error is failure
+        assert third.result() is failure
         assert bench.log[-1] == "revert d"
         assert bench.sync.started == 1
         assert "d" not in bench.written()
@@ -352,14 +352,14 @@ def test_a_failed_write_is_refused_and_the_next_one_tried(tmp_path: Path) -> Non
         bench.journal.fd = -1  # any write fails, and so does cutting
         refused = bench.add("b")
         await turn()
-        assert refused.error is not None
-        assert good.error is None
+        assert refused.result() is not None
+        assert good.result() is None
         assert bench.log[-1] == "revert b"
         bench.journal.fd = fd
         # The file could not be truncated, so its content is unknown: nothing more is written.
         still = bench.add("c")
         await turn()
-        assert still.error is not None
+        assert still.result() is not None
 
     runs(scenario, tmp_path)
 
@@ -373,11 +373,11 @@ def test_what_can_not_be_shown_is_in_doubt_and_nothing_more_is_written(tmp_path:
         second = bench.add("d")
         await bench.sync.finish()
         assert bench.log == ["apply a", "revert d", "revert c", "revert b"]
-        assert first.error is second.error is bench.commits.failure is not None
-        assert "can't be read" in str(first.error)
+        assert first.result() is second.result() is bench.commits.failure is not None
+        assert "can't be read" in str(first.result())
         third = bench.add("e")
         await turn()
-        assert third.error is bench.commits.failure
+        assert third.result() is bench.commits.failure
         assert bench.written() == ["a", "b", "c"]
         await asyncio.wait_for(bench.commits.drain(), PATIENCE_SECONDS)
 
@@ -391,9 +391,9 @@ def test_a_failure_between_two_batches_leaves_the_last_one_done(tmp_path: Path) 
         second = bench.add("b")
         bench.after_batch_fails = True
         await bench.sync.finish()
-        assert (first.done, first.error) == (True, None)
+        assert (first.done(), first.result()) == (True, None)
         assert bench.log == ["apply a", "after batch", "revert b", "notify"]
-        assert second.error is bench.commits.failure is not None
+        assert second.result() is bench.commits.failure is not None
         assert bench.written() == ["a"]
         await asyncio.wait_for(bench.commits.drain(), PATIENCE_SECONDS)
 
@@ -437,12 +437,12 @@ def test_a_batch_that_can_not_even_be_put_together_is_refused(tmp_path: Path) ->
         wrong: Any = ["text can't be written"]
         refused = bench.commits.add(wrong, Operation(bench.log, "a"))
         await turn()
-        assert refused.error is not None
+        assert refused.result() is not None
         assert bench.log == ["revert a"]
         good = bench.add("b")
         await turn()
         await bench.sync.finish()
-        assert good.error is None
+        assert good.result() is None
         assert bench.written() == ["b"]
 
     runs(scenario, tmp_path)
@@ -457,7 +457,7 @@ def test_nothing_is_begun_while_paused(tmp_path: Path) -> None:
         bench.commits.resume()
         assert bench.written() == ["a"]
         await bench.sync.finish()
-        assert commit.done
+        assert commit.done()
 
     runs(scenario, tmp_path)
 
@@ -482,9 +482,9 @@ def test_without_syncs_a_batch_is_one_turn(tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(tmp_path, synced=False)
         commits = [bench.add(str(number)) for number in range(5)]
-        assert not commits[0].done
+        assert not commits[0].done()
         await turn()
-        assert all(commit.done for commit in commits)
+        assert all(commit.done() for commit in commits)
         assert bench.log == [*(f"apply {number}" for number in range(5)), "after batch", "notify"]
         bench.journal.close()
 
@@ -503,7 +503,7 @@ def test_a_waiter_that_appends_at_once_gets_into_the_next_batch(tmp_path: Path) 
         second = await task
         await turn()
         await bench.sync.finish()
-        assert second.done
+        assert second.done()
         assert bench.written() == ["a", "b"]
 
     runs(scenario, tmp_path)
@@ -518,7 +518,7 @@ def test_settling_waits_for_a_last_batch_with_nothing_queued(tmp_path: Path) -> 
         assert not settling.done()
         await bench.sync.finish()
         await asyncio.wait_for(settling, PATIENCE_SECONDS)
-        assert commit.done
+        assert commit.done()
 
     runs(scenario, tmp_path)
 
@@ -568,7 +568,7 @@ def test_a_journal_that_can_not_be_synced_takes_the_batch_back_for_good(tmp_path
         bench.commits.journal = good
         second = bench.add("b")
         await turn()
-        assert first.error is second.error is bench.commits.failure is failure
+        assert first.result() is second.result() is bench.commits.failure is failure
         assert bench.log == ["revert a", "revert b"]
         assert bench.written() == []
         broken.close()
@@ -618,9 +618,10 @@ def test_an_error_that_is_not_the_systems_is_an_error_of_the_disk(
         commit = bench.commits.add([b"record"], Broken(bench.log, "a"))
         await turn()
         await bench.sync.finish()
-        assert commit.error is not None
-        assert commit.error.errno == errno.EIO
-        assert commit.error.strerror == (message or "MemoryError()")
+        failure = commit.result()
+        assert failure is not None
+        assert failure.errno == errno.EIO
+        assert failure.strerror == (message or "MemoryError()")
 
     runs(scenario, tmp_path)
 
@@ -708,13 +709,13 @@ def test_a_refused_batch_is_given_the_error_of_its_write(tmp_path: Path) -> None
         bench.commits.journal = full
         refused = bench.add("a")
         await turn()
-        assert refused.error is failure
+        assert refused.result() is failure
         assert bench.commits.failure is None
         bench.commits.journal = good
         accepted = bench.add("b")
         await turn()
         await bench.sync.finish()
-        assert accepted.error is None
+        assert accepted.result() is None
         full.close()
 
     runs(scenario, tmp_path)
@@ -772,7 +773,7 @@ def test_a_fault_makes_one_sync_fail(tmp_path: Path) -> None:
             commit = bench.add(name)
             await turn()
             await bench.sync.finish()
-            results.append(commit.error)
+            results.append(commit.result())
         bench.journal.close()
         assert results[0] is None
         assert str(results[1]) == "[Errno 5] injected"

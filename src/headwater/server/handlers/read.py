@@ -15,6 +15,7 @@ from headwater.server.messages import Headers, Request, Response
 from headwater.server.problems import BadRequest, refuse
 from headwater.server.response_cache import ResponseCache
 from headwater.storage.file_ranges import Part
+from headwater.storage.immediate_future import ImmediateFuture
 from headwater.storage.refusals import ReadRefusal
 from headwater.storage.store import Chunk, StreamInfo
 
@@ -192,9 +193,17 @@ class Waiter:
     def __init__(self, context: Context, path: str) -> None:
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] = self._loop.create_future()
+        # Only a task can be cancelled while it waits.
+        self._future: asyncio.Future[None] | ImmediateFuture[None] = (
+            ImmediateFuture(self._loop)
+            if asyncio.current_task() is None
+            else self._loop.create_future()
+        )
         self._unwatch: Callable[[], None] = context.store.watch(path, self._wake)
-        context.waiting.add(self._wake)
+        context.waiting.add(self._wake_soon)
+
+    def _wake_soon(self) -> None:
+        self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
         if not self._future.done():
@@ -209,4 +218,4 @@ class Waiter:
 
     def close(self) -> None:
         self._unwatch()
-        self._context.waiting.discard(self._wake)
+        self._context.waiting.discard(self._wake_soon)

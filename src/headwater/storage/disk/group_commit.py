@@ -13,15 +13,15 @@ those that arrive while the sync runs form the next batch. When a sync has finis
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Generator, Iterator
-from contextvars import Context
+from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from headwater.storage.disk.faults import HOLD_SECONDS, NO_FAULTS, Faults
 from headwater.storage.disk.fsync import Sync, SyncFailed
 from headwater.storage.disk.journal import JournalWriter
 from headwater.storage.disk.metrics import EngineMetrics
+from headwater.storage.immediate_future import ImmediateFuture
 
 log: Final = logging.getLogger("headwater.disk")
 
@@ -36,64 +36,8 @@ class Operation(Protocol):
         """Undo the change: it will not be durable."""
 
 
-class CommitFuture:
-    """The outcome of a batch: an awaitable like a future, whose callbacks run at once.
-
-    Awaiting it returns None once the batch is durable, or the error that prevented it.
-    """
-
-    __slots__ = ("_asyncio_future_blocking", "_callbacks", "_loop", "done", "error")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._asyncio_future_blocking = False
-        self._callbacks: list[tuple[Callable[[Any], object], Context | None]] = []
-        self._loop = loop
-        self.done = False
-        self.error: OSError | None = None
-
-    def __await__(self) -> Generator["CommitFuture", None, OSError | None]:
-        if not self.done:
-            self._asyncio_future_blocking = True
-            yield self
-        return self.error
-
-    def add_done_callback(
-        self, callback: Callable[[Any], object], *, context: Context | None = None
-    ) -> None:
-        self._callbacks.append((callback, context))
-
-    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
-        remaining = [item for item in self._callbacks if item[0] != callback]
-        removed = len(self._callbacks) - len(remaining)
-        self._callbacks = remaining
-        return removed
-
-    def resolve(self, error: OSError | None) -> None:
-        """Resume everything that waits, in this turn of the loop."""
-        self.done = True
-        self.error = error
-        callbacks, self._callbacks = self._callbacks, []
-        for callback, context in callbacks:
-            try:
-                if context is None:
-                    callback(self)
-                else:
-                    context.run(callback, self)
-            except Exception:
-                # The others wait for the same batch and would not be resumed later.
-                log.exception("a callback of a commit failed")
-
-    # What a task requires of a future
-
-    def result(self) -> None:
-        """Return nothing and raise nothing: awaiting returns the error."""
-
-    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the signature of futures
-        """Return False: a commit can't be cancelled; a cancelled task resumes when it is done."""
-        return False
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
+CommitFuture = ImmediateFuture[OSError | None]
+"""The outcome of a batch: None once it is durable, or the error that prevented it."""
 
 
 class GroupCommit:
@@ -121,7 +65,7 @@ class GroupCommit:
         self._faults = faults
         self._operations: list[Operation] = []
         self._records: list[list[bytes]] = []
-        self._commit = CommitFuture(loop)
+        self._commit: CommitFuture = ImmediateFuture(loop)
         self._in_flight: tuple[list[Operation], CommitFuture] | None = None
         self._started = 0.0
         self._scheduled = False
@@ -188,7 +132,7 @@ class GroupCommit:
         journal = self.journal
         batch = (self._operations, self._commit)
         records = self._records
-        self._operations, self._records, self._commit = [], [], CommitFuture(self._loop)
+        self._operations, self._records, self._commit = [], [], ImmediateFuture(self._loop)
         self._in_flight = batch
         before = journal.position
         if self.failure is not None:
@@ -250,7 +194,7 @@ class GroupCommit:
                 else:  # without a sync `_begin` would recurse once for each batch
                     self._schedule()
         finally:  # this batch is durable, whatever becomes of the next one
-            commit.resolve(None)
+            commit.set_result(None)
             self._notify()
 
     def _write_failed(self, error: OSError) -> None:
@@ -285,12 +229,12 @@ class GroupCommit:
             operations = self._in_flight[0] + operations
             commits.insert(0, self._in_flight[1])
         self._in_flight = None
-        self._operations, self._records, self._commit = [], [], CommitFuture(self._loop)
+        self._operations, self._records, self._commit = [], [], ImmediateFuture(self._loop)
         for operation in reversed(operations):
             operation.revert()
         self._metrics.failed_batches += 1
         for commit in commits:
-            commit.resolve(error)
+            commit.set_result(error)
 
 
 def _as_os_error(error: Exception) -> OSError:

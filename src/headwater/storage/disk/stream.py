@@ -139,7 +139,7 @@ class DiskStream:
     @property
     def uncommitted(self) -> bool:
         """Whether something is accepted but not durable yet."""
-        return self.commit is not None and not self.commit.done
+        return self.commit is not None and not self.commit.done()
 
     def info(self) -> StreamInfo:
         """Describe the durable stream; cached until it changes."""
