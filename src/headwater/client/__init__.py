@@ -53,7 +53,7 @@ _LAZY: Final = {
     "ProducerOptions": "headwater.client._outbox",
     "SavedProducerState": "headwater.client._outbox",
 }
-"""Loaded when asked for: asyncio takes longer to import than all of the synchronous client."""
+"""Imported on first use: asyncio takes longer to import than all of the synchronous client."""
 
 __all__ = [
     "DEFAULT_URL",

@@ -163,7 +163,7 @@ class ResponseParser:
     def feed(self, data: bytes) -> None:
         """Parse what has arrived."""
         if self.done:
-            # More than one response to one request: it belongs to nothing that was asked.
+            # Input after the response belongs to no request of ours.
             self.reusable = False
             return
         self.begun = True

@@ -6,7 +6,7 @@ the retries and the meaning of every response are here and in the operations, on
 
 `operation` and `listing` turn such a generator function into a method. In a class of `Client` the
 method blocks, in a class of `AsyncClient` it is a coroutine function or an asynchronous iterator;
-the class says which by inheriting from `Asynchronous`.
+a class of `AsyncClient` inherits from `Asynchronous`.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -45,7 +45,7 @@ EVENT_PATIENCE: Final = 5.0
 
 
 class Step(Struct, frozen=True):
-    """Something that an operation asks its client to do."""
+    """Something that a client does for an operation."""
 
 
 class Send(Step, frozen=True):

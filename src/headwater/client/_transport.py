@@ -345,7 +345,7 @@ def shut_down(sock: socket.socket) -> None:
 
 
 def has_input(number: int) -> bool:
-    """Return whether an idle connection is readable: it has ended, or sends what was not asked."""
+    """Return whether an idle connection is readable: it has ended, or has sent too much."""
     poll = select.poll()
     poll.register(number, select.POLLIN)
     return bool(poll.poll(0))
