@@ -42,7 +42,8 @@ def _commands(path: str, group: click.Group) -> Iterator[tuple[str, click.Comman
 
 
 def _section(path: str, command: click.Command) -> list[str]:
-    context = click.Context(command, info_name=path)
+    # A command remembers its help option, so its names have to be those of the program.
+    context = click.Context(command, click.Context(main, **main.context_settings), path)
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     level = "#" * min(len(path.split()), 3)
     text = re.sub(r"(?m)^\x08\n", "", inspect.cleandoc(command.help or ""))

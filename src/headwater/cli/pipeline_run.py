@@ -226,7 +226,7 @@ def _run(
 
     silence_spark()
     with ExitStack() as stack:
-        progress = Progress(every=_LINE_SECONDS)
+        progress = Progress()
         meter = Meter(*_exports(pipelines, metrics_file, stack))
         if metrics_port is not None:
             url = stack.enter_context(serving(metrics_port, meter.text))
@@ -241,9 +241,8 @@ def _run(
             _silence_shutdown(session.spark)
             stop.listen()
         except KeyboardInterrupt:
-            stop.number = (
-                signal.SIGINT
-            )  # raised by Spark's own handler, before ours is installed again
+            # Raised by Spark's own handler, before ours is installed again.
+            stop.number = signal.SIGINT
         found = (
             _found_by_spark(session.spark, pipelines, files, progress)
             if stop.number is None
@@ -256,6 +255,7 @@ def _run(
         if found:
             click.echo("\n".join(found), err=True)
             raise click.ClickException(_NOT_STARTED)
+        progress = Progress(every=_LINE_SECONDS)
         try:
             with running(session.spark, pipelines, meter, is_remote=is_remote) as runner:
                 _watch(runner, stop, progress)

@@ -9,6 +9,7 @@ import click
 
 from headwater.cli._io import (
     EXIT_CODE,
+    Command,
     Interrupts,
     OutageNotice,
     Output,
@@ -40,6 +41,23 @@ if TYPE_CHECKING:
 STDIN: Final = "-"
 
 
+def _expiry_options(command: Command) -> Command:
+    """Add the options that limit the life of a new stream."""
+    ttl = click.option(
+        "--ttl",
+        type=click.IntRange(min=0),
+        metavar="SECONDS",
+        help="Delete the new stream after so long without access.",
+    )
+    expires_at = click.option(
+        "--expires-at",
+        type=timestamp,
+        metavar="TIME",
+        help="Delete the new stream at this time, such as 2030-01-31T12:00:00Z.",
+    )
+    return ttl(expires_at(command))
+
+
 # --- create
 
 
@@ -54,18 +72,7 @@ STDIN: Final = "-"
     show_default=True,
     help="Content type of the stream.",
 )
-@click.option(
-    "--ttl",
-    type=click.IntRange(min=0),
-    metavar="SECONDS",
-    help="Delete the stream after so long without access.",
-)
-@click.option(
-    "--expires-at",
-    type=timestamp,
-    metavar="TIME",
-    help="Delete the stream at this time, such as 2030-01-31T12:00:00Z.",
-)
+@_expiry_options
 @click.option("--closed", is_flag=True, help="Close the stream at once: it holds only DATA.")
 @url_option
 def create(
@@ -469,18 +476,7 @@ def close(stream: str, data: tuple[str, ...], content_type: str | None, url: str
     metavar="N",
     help="Diverge N messages (JSON) or bytes after --offset.",
 )
-@click.option(
-    "--ttl",
-    type=click.IntRange(min=0),
-    metavar="SECONDS",
-    help="Delete TARGET after so long without access.",
-)
-@click.option(
-    "--expires-at",
-    type=timestamp,
-    metavar="TIME",
-    help="Delete TARGET at this time, such as 2030-01-31T12:00:00Z.",
-)
+@_expiry_options
 @url_option
 def fork(
     source: str,
