@@ -1,4 +1,4 @@
-"""When a stream ends by itself."""
+"""When a stream expires."""
 
 from headwater.protocol.expiry import NEVER, Expiry
 

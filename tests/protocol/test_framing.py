@@ -1,4 +1,4 @@
-"""JSON messages lie in a stream one on each line, and bytes are cut where they may be."""
+"""JSON messages are stored one on each line, and bytes are split only at boundaries."""
 
 import json
 from itertools import pairwise
@@ -143,7 +143,7 @@ def test_valid_is_what_json_says_is_valid(body: bytes) -> None:
 
 
 @given(values, st.integers(0, 200), st.binary(max_size=3))
-def test_a_damaged_body_is_judged_as_json_judges_it(value: Any, at: int, piece: bytes) -> None:
+def test_a_damaged_body_is_valid_if_json_accepts_it(value: Any, at: int, piece: bytes) -> None:
     whole = json.dumps(value, indent=1, ensure_ascii=False).encode()
     place = at % (len(whole) + 1)
     body = whole[:place] + piece + whole[place + 1 :]
@@ -154,7 +154,7 @@ def test_a_damaged_body_is_judged_as_json_judges_it(value: Any, at: int, piece: 
 @pytest.mark.parametrize(
     "body", [b"", b" \n", b"\xff", b'"\xed\xa0\x80"', b"NaN", b"[Infinity]", b"{'a': 1}"]
 )
-def test_what_is_no_json_is_told_why(body: bytes) -> None:
+def test_a_body_that_is_no_json_is_refused_with_a_reason(body: bytes) -> None:
     outcome = frame_json(body)
     assert isinstance(outcome, InvalidJson)
     assert outcome.reason
@@ -183,7 +183,7 @@ def test_nothing_is_an_empty_array() -> None:
 
 
 @given(st.lists(values, min_size=1, max_size=5), st.integers(1, 100))
-def test_a_window_of_json_is_cut_behind_a_message_or_not_at_all(
+def test_a_window_of_json_is_cut_after_a_message_or_not_at_all(
     messages: list[Any], size: int
 ) -> None:
     stored = frame_json(json.dumps(messages).encode())
@@ -240,7 +240,7 @@ def find(data: bytes, begin: int, limit: int, media: str) -> int:
 
 
 @given(st.lists(values, min_size=1, max_size=5), st.integers(0, 4), st.integers(1, 100))
-def test_json_is_cut_at_the_last_message_within_the_limit_or_the_first_behind_it(
+def test_json_is_cut_at_the_last_message_within_the_limit_or_the_first_after_it(
     messages: list[Any], skipped: int, limit: int
 ) -> None:
     stored = frame_json(json.dumps(messages).encode())
@@ -316,7 +316,7 @@ def test_the_beginning_and_every_byte_of_other_types_are_boundaries() -> None:
     "character",
     ["\x7f", "\x80", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010ffff"],
 )
-def test_text_is_cut_behind_the_last_whole_character_within_the_limit(character: str) -> None:
+def test_text_is_cut_after_the_last_whole_character_within_the_limit(character: str) -> None:
     stored = f"a{character}{character}b".encode()
     size = len(character.encode())
     ends = (1, 1 + size, 1 + 2 * size)

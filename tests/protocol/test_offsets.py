@@ -1,4 +1,4 @@
-"""Offsets name positions, sort as text, and tell incarnations apart."""
+"""Offsets name positions, sort as text, and distinguish incarnations."""
 
 import pytest
 from hypothesis import given

@@ -67,18 +67,18 @@ def test_bytes_come_back_from_base64(stored: bytes) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans(), st.booleans())
-def test_a_control_event_tells_the_position(
+def test_a_control_event_reports_the_position(
     byte: int, cursor: int, up_to_date: bool, closed: bool
 ) -> None:
     offset = Offset(3, byte)
     event = control_event(offset, cursor, up_to_date=up_to_date, closed=closed)
     [(kind, data)] = parse(event)
-    told = json.loads(data)
+    control = json.loads(data)
     assert kind == "control"
-    assert told["streamNextOffset"] == str(offset)
-    assert told.get("streamClosed", False) is closed
-    assert told.get("upToDate", False) is (up_to_date or closed)
-    assert closed or told["streamCursor"] == str(cursor)
+    assert control["streamNextOffset"] == str(offset)
+    assert control.get("streamClosed", False) is closed
+    assert control.get("upToDate", False) is (up_to_date or closed)
+    assert closed or control["streamCursor"] == str(cursor)
 
 
 @given(st.lists(broken_text, min_size=1, max_size=5))
@@ -88,10 +88,10 @@ def test_events_in_a_row_stay_apart(texts: list[str]) -> None:
     assert [kind for kind, _ in parse(stream)] == ["data", "control"] * len(texts)
 
 
-def test_a_control_event_says_closed_only_where_it_is_told_so() -> None:
+def test_a_control_event_says_closed_only_where_it_is_asked_for() -> None:
     assert b"streamClosed" not in control_event(Offset(1, 2), 3, up_to_date=True)
 
 
-def test_base64_is_one_line_and_the_event_ends_behind_it() -> None:
+def test_base64_is_one_line_and_the_event_ends_after_it() -> None:
     stored = bytes(100)
     assert data_event(stored, "image/png") == b"event: data\ndata:%b\n\n" % base64.b64encode(stored)

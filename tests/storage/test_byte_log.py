@@ -40,7 +40,7 @@ def test_a_log_is_the_bytes_that_were_appended(
 
 
 def test_what_was_handed_out_stays_as_it_was() -> None:
-    """A reader may still hold buffers when the log goes on or lets go of them."""
+    """A reader may still hold buffers when the log grows or drops them."""
     log = ByteLog(0)
     log.append(b"a" * (SEAL_AT - 1))
     log.append(b"b" * 10)
@@ -52,7 +52,7 @@ def test_what_was_handed_out_stays_as_it_was() -> None:
     assert b"".join(buffers) == expected
 
 
-def test_dropping_lets_go_of_the_memory_of_whole_blocks() -> None:
+def test_dropping_frees_the_memory_of_whole_blocks() -> None:
     log = ByteLog(0)
     for _ in range(8):
         log.append(bytes(SEAL_AT))

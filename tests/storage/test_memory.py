@@ -30,7 +30,7 @@ class TestMemoryStore(StoreSuite):
 TestMemoryStoreAgainstModel = store_machine(MemoryStore).TestCase
 
 
-def test_a_store_that_is_not_open_says_so() -> None:
+def test_a_store_that_is_not_open_raises() -> None:
     store = MemoryStore()
     with pytest.raises(StoreNotOpen):
         asyncio.run(store.head("s", T0))
@@ -88,7 +88,7 @@ class TestLimit:
         assert len(await content(store)) == 1000
 
 
-def test_streams_that_come_and_go_leave_nothing_behind() -> None:
+def test_streams_that_come_and_go_leave_nothing() -> None:
     """A deleted stream must not be remembered until its TTL would have run out."""
 
     async def come_and_go(store: MemoryStore, count: int) -> None:

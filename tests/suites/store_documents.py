@@ -19,24 +19,24 @@ async def paths(store: Store, prefix: str = "", after: str = "", now: float = T0
 class Observing:
     """`observe`."""
 
-    async def test_every_change_of_every_stream_is_told(self, store: Store) -> None:
-        told: list[str] = []
-        store.observe(told.append)
+    async def test_every_change_of_every_stream_is_reported(self, store: Store) -> None:
+        reported: list[str] = []
+        store.observe(reported.append)
         await create(store, "a")
         await notified()
-        assert told.count("a") == 1
+        assert reported.count("a") == 1
         await create(store, "b")
         await notified()
         await append(store, "a")
         await notified()
-        assert told == ["a", "b", "a"]
+        assert reported == ["a", "b", "a"]
         await close(store, "b")
         await notified()
         await store.delete("a", T0)
         await notified()
-        assert told == ["a", "b", "a", "b", "a"]
+        assert reported == ["a", "b", "a", "b", "a"]
 
-    async def test_who_is_told_can_read_the_change(self, store: Store) -> None:
+    async def test_an_observer_can_read_the_change_it_is_notified_of(self, store: Store) -> None:
         seen: list[object] = []
         tasks = []
 
@@ -49,25 +49,25 @@ class Observing:
         await asyncio.gather(*tasks)
         assert seen == [(await head(store)).tail]
 
-    async def test_nobody_is_told_once_it_has_ended(self, store: Store) -> None:
-        told: list[str] = []
-        end = store.observe(told.append)
+    async def test_no_change_is_reported_after_the_end(self, store: Store) -> None:
+        reported: list[str] = []
+        end = store.observe(reported.append)
         other: list[str] = []
         store.observe(other.append)
         end()
         end()
         await create(store)
         await notified()
-        assert (told, other) == ([], ["s"])
+        assert (reported, other) == ([], ["s"])
 
-    async def test_an_expiry_is_told_and_not_put_off(self, store: Store) -> None:
+    async def test_an_expiry_is_reported_and_not_delayed(self, store: Store) -> None:
         await create(store, expiry=Expiry(ttl=10))
         await notified()
-        told: list[str] = []
-        store.observe(told.append)
+        reported: list[str] = []
+        store.observe(reported.append)
         await store.expire(T0 + 10, 10)
         await notified()
-        assert told == ["s"]
+        assert reported == ["s"]
 
 
 @runs_behaviours
@@ -75,7 +75,7 @@ class Listing:
     """`streams`."""
 
     async def settle(self, store: Store) -> None:
-        """Wait until what was done is saved, in a store that soon saves by itself."""
+        """Wait until the changes are saved, in a store that soon starts a checkpoint."""
 
     async def test_streams_are_listed_in_the_order_of_paths(self, store: Store) -> None:
         for path in ("b/2", "a", "b/10", "c", "b/1"):

@@ -85,7 +85,7 @@ class Reaping:
         assert await store.head("over", T0) == StreamNotFound("over")
         assert await store.head("over too", T0) == StreamNotFound("over too")
 
-    async def test_the_reaper_takes_no_more_than_it_is_told_to(self, store: Store) -> None:
+    async def test_no_more_streams_expire_at_once_than_the_limit(self, store: Store) -> None:
         for number in range(10):
             await create(store, f"s{number}", expiry=Expiry(ttl=1))
         removed = []
@@ -124,7 +124,7 @@ class Reaping:
         unwatch()
         assert await store.expire(T0 + 120, 100) == 1
 
-    async def test_a_ttl_starts_anew_when_the_last_watch_ends(self, store: Store) -> None:
+    async def test_a_ttl_starts_again_when_the_last_watch_ends(self, store: Store) -> None:
         # The reaper may not come by between a watch's end and the next access.
         await create(store, expiry=Expiry(ttl=10))
         unwatch = store.watch("s", lambda: None)

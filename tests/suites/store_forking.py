@@ -62,7 +62,7 @@ class Forking:
         assert await messages(store, "s") == [1, 2, 3]
         assert await messages(store, "f") == [1, 2, 4]
 
-    async def test_a_fork_can_diverge_at_any_offset_that_was_told(self, store: Store) -> None:
+    async def test_a_fork_can_diverge_at_any_offset_that_was_returned(self, store: Store) -> None:
         tails = [(await create(store)).tail]
         tails += [(await append(store, body=b"%d" % number)).tail for number in range(4)]
         for number, tail in enumerate(tails):

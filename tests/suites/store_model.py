@@ -1,7 +1,7 @@
 """A store against a model: random operations on a few paths, and lists that say what must be there.
 
 The model holds a stream as the list of its units (JSON values, or single bytes). A fork is a copy
-of a list. Offsets are opaque to it: it remembers those that it was told, and how many units lay
+of a list. Offsets are opaque to it: it records those that were returned, and how many units lay
 before them.
 """
 
@@ -212,8 +212,8 @@ class StoreMachine(RuleBasedStateMachine):
                 continue
             assert expect(StreamInfo, info).closed == stream.closed
             assert stream.marks[expect(StreamInfo, info).tail] == len(stream.units)
-            told = sorted(stream.marks, key=lambda offset: (stream.marks[offset], offset))
-            assert [str(offset) for offset in told] == sorted(map(str, stream.marks))
+            known = sorted(stream.marks, key=lambda offset: (stream.marks[offset], offset))
+            assert [str(offset) for offset in known] == sorted(map(str, stream.marks))
 
     def _added(self, path: str, stream: Expected, units: list[Any], outcome: object) -> None:
         created = expect(Created, outcome)
@@ -265,7 +265,7 @@ def _missing(path: str, stream: Expected | None) -> StreamNotFound | StreamGone:
 
 
 def _pick(stream: Expected | None, mark: int) -> tuple[Offset | None, int]:
-    """Choose one of the offsets that were told."""
+    """Choose one of the offsets that were returned."""
     if stream is None:
         return None, 0
     return list(stream.marks.items())[mark % len(stream.marks)]

@@ -45,7 +45,7 @@ class Reading:
             assert chunk.up_to_date
             position = chunk.end
 
-    async def test_every_tail_that_was_told_can_be_read_from(self, store: Store) -> None:
+    async def test_every_tail_that_was_returned_can_be_read_from(self, store: Store) -> None:
         tails = [(await create(store)).tail]
         tails += [(await append(store, body=b"%d" % number)).tail for number in range(6)]
         for number, tail in enumerate(tails):
@@ -67,7 +67,9 @@ class Reading:
         assert await store.read("s", START, 100, T0) == StreamNotFound("s")
         assert await store.read("s", NOW, 100, T0) == StreamNotFound("s")
 
-    async def test_the_end_is_only_told_at_the_end_of_a_closed_stream(self, store: Store) -> None:
+    async def test_the_end_is_only_reported_at_the_end_of_a_closed_stream(
+        self, store: Store
+    ) -> None:
         await create(store, body=b"[1, 2]")
         first = await read(store, limit=1)
         await close(store)
@@ -185,7 +187,7 @@ class Refusing:
         offset = Offset(tail.epoch, 10**16 - 1)
         expect(OffsetBeyondTail, await store.read("s", offset, PLENTY, T0))
 
-    async def test_an_offset_of_an_earlier_incarnation_is_told_apart(self, store: Store) -> None:
+    async def test_an_offset_of_an_earlier_incarnation_is_recognised(self, store: Store) -> None:
         stale = (await create(store, body=b"1")).tail
         await store.delete("s", T0)
         info = await create(store, body=b"1")
@@ -200,7 +202,7 @@ class Refusing:
         assert outcome == StaleIncarnation(older, info.incarnation)
         assert await store.read("s", newer, PLENTY, T0) == UnknownPosition(newer)
 
-    async def test_an_epoch_that_nobody_wrote_is_refused(self, store: Store) -> None:
+    async def test_an_epoch_that_was_never_written_is_refused(self, store: Store) -> None:
         tail = (await create(store, body=b"1")).tail
         offset = Offset(tail.epoch + 1000, tail.byte)
         assert await store.read("s", offset, PLENTY, T0) == UnknownPosition(offset)

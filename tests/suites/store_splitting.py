@@ -85,7 +85,7 @@ class Splitting:
         assert len(rest.offsets) == 7
         assert await messages(store, start=rest.offsets[-2]) == [9]
 
-    async def test_the_beginning_is_told_by_its_own_name(self, store: Store) -> None:
+    async def test_the_beginning_is_returned_by_its_own_name(self, store: Store) -> None:
         tail = (await create(store)).tail
         assert list((await splits(store)).offsets) == [tail]
         end = (await append(store)).tail

@@ -124,7 +124,7 @@ class Watching:
         assert await messages(store) == [1]
         unwatch()
 
-    async def test_nobody_is_woken_once_the_watch_has_ended(self, store: Store) -> None:
+    async def test_no_watcher_is_called_after_the_watch_has_ended(self, store: Store) -> None:
         await create(store)
         await notified()
         bell = Bell(store)

@@ -233,7 +233,7 @@ class Producing:
         assert first.tail == again.tail
         assert await messages(store) == [1]
 
-    async def test_an_old_claim_is_told_the_highest_number(self, store: Store) -> None:
+    async def test_the_answer_to_an_old_claim_has_the_highest_number(self, store: Store) -> None:
         await create(store)
         for seq in range(4):
             await append(store, producer=ProducerClaim("p", 0, seq))
@@ -335,7 +335,7 @@ class Closing:
         assert outcome == StreamClosed("s", tail)
         assert await messages(store) == [1]
 
-    async def test_closure_is_told_before_any_other_conflict(self, store: Store) -> None:
+    async def test_closure_is_reported_before_any_other_conflict(self, store: Store) -> None:
         await create(store, body=b"1")
         await append(store, seq="5", close=True)
         for request in (
@@ -398,7 +398,7 @@ class Deleting:
         assert await store.append("s", Append(JSON, b"1"), T0) == missing
         assert await store.delete("s", T0) == missing
 
-    async def test_deleting_what_never_was_is_told_so(self, store: Store) -> None:
+    async def test_deleting_a_stream_that_never_existed_is_refused(self, store: Store) -> None:
         assert await store.delete("s", T0) == StreamNotFound("s")
 
     async def test_a_path_can_be_used_again_for_another_kind_of_stream(self, store: Store) -> None:
