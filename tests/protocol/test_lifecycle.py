@@ -64,6 +64,7 @@ class Stream:
     path: str = "s"
     deleted: bool = False
     forks: int = 0
+    durable: WriterState = TAIL_STATE
 
 
 def writer(
@@ -297,7 +298,13 @@ def test_an_append_of_nothing_to_a_closed_stream_is_no_close() -> None:
     assert decide(writer(closed=True), Append(JSON)) == StreamClosed("s", TAIL)
 
 
-SOURCE = Stream(config(expiry=Expiry(ttl=5)), WriterState(9), Lineage(3), path="src")
+SOURCE = Stream(
+    config(expiry=Expiry(ttl=5)),
+    WriterState(12),
+    Lineage(3),
+    path="src",
+    durable=WriterState(9),
+)
 STORED = b"1,\n2,\n3,\n"
 
 
@@ -328,6 +335,11 @@ class TestNew:
         other = Create(JSON, AT, b"4", fork=request.fork)
         new = NewStream(StreamConfig(JSON, JSON, AT, origin), b"4,\n", False)
         assert self.create(other, SOURCE) == new
+
+    def test_a_fork_begins_at_the_durable_end_of_its_source(self) -> None:
+        new = self.create(Create(fork=ForkRequest("src")), SOURCE)
+        assert isinstance(new, NewStream)
+        assert new.config.origin == ForkOrigin("src", Offset(3, 9), 0, 9)
 
     def test_refusals_come_in_the_order_of_precedence(self) -> None:
         """Each request has the faults of all that follow it."""

@@ -79,6 +79,8 @@ class StreamState(Protocol):
     def forks(self) -> int: ...
     @property
     def accepted(self) -> WriterState: ...
+    @property
+    def durable(self) -> WriterState: ...
 
 
 class Create(Struct, frozen=True):
@@ -149,7 +151,7 @@ def decide_create(
         config = source.config
         if request.content_type and media_type(request.content_type) != config.media_type:
             return ContentTypeMismatch(fork.source, config.media_type, request.content_type)
-        end = source.accepted.end
+        end = source.durable.end  # readers see no more of the source either
         resolved = yield from resolve_fork(fork, source.lineage, end, config.media_type)
         if not isinstance(resolved, ForkOrigin):
             return resolved

@@ -83,6 +83,11 @@ class _Stream:
         self.producers: dict[str, ProducerState] = {}
         self._info: StreamInfo | None = None
 
+    @property
+    def durable(self) -> WriterState:
+        """What readers see: in memory, everything that was accepted."""
+        return self.accepted
+
     def info(self) -> StreamInfo:
         """Describe the stream; cached until it changes, since each read asks for it."""
         info = self._info
