@@ -5,7 +5,7 @@ import pytest
 from headwater.client import ProducerClaim, _calls
 from headwater.client._http1 import Response
 from headwater.client._values import Appended
-from headwater.errors import StreamClosed, UnexpectedAnswer
+from headwater.errors import StreamClosed, UnexpectedResponse
 
 URL = "http://host/v1/stream/chat/42"
 
@@ -66,7 +66,7 @@ def test_an_append_is_told_from_its_duplicate() -> None:
     new = answer(200, stream_next_offset="1_5", producer_seq="0")
     assert interpret(new) == Appended("1_5", producer_seq=0)
     assert interpret(answer(204, producer_seq="0")) == Appended("", duplicate=True, producer_seq=0)
-    with pytest.raises(UnexpectedAnswer, match="no Stream-Next-Offset"):
+    with pytest.raises(UnexpectedResponse, match="no Stream-Next-Offset"):
         interpret(answer(204))
 
 

@@ -71,7 +71,7 @@ def test_without_a_code_headers_and_status_decide(
 
 
 def test_a_success_that_the_operation_does_not_know_is_unexpected() -> None:
-    assert isinstance(error_from_response(answer(206)), errors.UnexpectedAnswer)
+    assert isinstance(error_from_response(answer(206)), errors.UnexpectedResponse)
 
 
 def test_a_body_that_only_claims_to_be_a_problem_does_no_harm() -> None:

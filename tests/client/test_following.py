@@ -7,7 +7,7 @@ from headwater.client._operations import Open, Pause, Receive, Send, read_stream
 from headwater.client._reader import Live, Reader, join_payloads
 from headwater.client._retry import Retry
 from headwater.client._values import Batch
-from headwater.errors import StreamNotFound, StreamRecreated, UnexpectedAnswer
+from headwater.errors import StreamNotFound, StreamRecreated, UnexpectedResponse
 
 URL = "http://host/v1/stream/x"
 
@@ -127,15 +127,15 @@ def test_another_incarnation_of_the_stream_is_an_error() -> None:
 
 def test_answers_that_do_not_follow_the_protocol_are_told() -> None:
     reader = caught_up()
-    with pytest.raises(UnexpectedAnswer, match="text/html"):
+    with pytest.raises(UnexpectedResponse, match="text/html"):
         reader.open_events(answer({"content-type": "text/html"}))
     with pytest.raises(StreamNotFound):
         reader.open_events(answer({}, status=404))
     connection = reader.open_events(events())
-    with pytest.raises(UnexpectedAnswer, match="control event"):
+    with pytest.raises(UnexpectedResponse, match="control event"):
         connection.feed(b"event: control\ndata: nonsense\n\n")
     binary = caught_up("application/octet-stream", b"")
-    with pytest.raises(UnexpectedAnswer, match="base64"):
+    with pytest.raises(UnexpectedResponse, match="base64"):
         binary.open_events(events(stream_sse_data_encoding="base64")).feed(
             b"event: data\ndata: ?\n\n"
         )
@@ -143,7 +143,7 @@ def test_answers_that_do_not_follow_the_protocol_are_told() -> None:
 
 def test_an_answer_without_progress_is_not_asked_for_again_and_again() -> None:
     reader = Reader(URL, "1_0")
-    with pytest.raises(UnexpectedAnswer, match="neither data nor the end"):
+    with pytest.raises(UnexpectedResponse, match="neither data nor the end"):
         reader.take(answer({"content-type": "application/json"}, b"[]"))
 
 

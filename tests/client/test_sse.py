@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.client._reader import Event, EventParser
+from headwater.client._reader import Event, SseParser
 from headwater.protocol.sse import data_event
 
 
 def parse(*pieces: bytes) -> list[Event]:
-    parser = EventParser()
+    parser = SseParser()
     return [event for piece in pieces for event in parser.feed(piece)]
 
 

@@ -47,7 +47,7 @@ CODES: dict[type[errors.ClientError], str] = {
     errors.StreamSeqRegression: "SEQUENCE_CONFLICT",
     errors.ProducerGap: "SEQUENCE_CONFLICT",
     errors.BadData: "PARSE_ERROR",
-    errors.UnexpectedAnswer: "PARSE_ERROR",
+    errors.UnexpectedResponse: "PARSE_ERROR",
     errors.Unreachable: "NETWORK_ERROR",
     errors.ConnectionLost: "NETWORK_ERROR",
 }

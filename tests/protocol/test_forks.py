@@ -106,10 +106,10 @@ def test_an_inherited_offset_of_the_source_can_be_forked_from() -> None:
 
 def test_the_start_is_the_same_under_both_of_its_names() -> None:
     origin = ForkOrigin("s", Offset(4, 0), 0, 0)
-    assert ForkRequest("s", START).asks_for(origin)
-    assert ForkRequest("s", Offset(4, 0)).asks_for(origin)
-    assert not ForkRequest("s", Offset(4, 1)).asks_for(origin)
-    assert not ForkRequest("s", START, 1).asks_for(origin)
+    assert ForkRequest("s", START).matches(origin)
+    assert ForkRequest("s", Offset(4, 0)).matches(origin)
+    assert not ForkRequest("s", Offset(4, 1)).matches(origin)
+    assert not ForkRequest("s", START, 1).matches(origin)
 
 
 @pytest.mark.parametrize("source", [NEVER, Expiry(ttl=10), Expiry(expires_at="a", instant=1.0)])

@@ -21,7 +21,7 @@ from headwater.client._calls import (
 from headwater.client._client import DEFAULT_URL, TIMEOUT, AsyncClient, Client
 from headwater.client._error_mapping import error_from_response, unexpected_response
 from headwater.client._http1 import Request, Response, is_url, origin_of, stream_url, with_query
-from headwater.client._reader import Event, EventParser, Live
+from headwater.client._reader import Event, SseParser, Live
 from headwater.client._retry import NO_RETRY, Retry, is_transient
 from headwater.client._stream import (
     AsyncFollowing,
@@ -78,7 +78,7 @@ __all__ = [
     "Created",
     "Delivery",
     "Event",
-    "EventParser",
+    "SseParser",
     "Following",
     "ListedStream",
     "Live",

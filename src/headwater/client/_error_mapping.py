@@ -24,7 +24,7 @@ from headwater.errors import (
     StreamGone,
     StreamNotFound,
     StreamSeqRegression,
-    UnexpectedAnswer,
+    UnexpectedResponse,
 )
 from headwater.protocol import headers as names
 from headwater.protocol.headers import is_true
@@ -80,7 +80,7 @@ class ProblemDocument(Struct, frozen=True):
 _PROBLEM: Final = msgspec.json.Decoder(ProblemDocument)
 
 
-def error_from_response(response: Response) -> RequestRefused | UnexpectedAnswer:
+def error_from_response(response: Response) -> RequestRefused | UnexpectedResponse:
     """Return the error that an unsuccessful response means."""
     if response.status < 400:
         return unexpected_response(response, f"status {response.status}")
@@ -95,13 +95,13 @@ def error_from_response(response: Response) -> RequestRefused | UnexpectedAnswer
     return error
 
 
-def unexpected_response(response: Response, what: str) -> UnexpectedAnswer:
+def unexpected_response(response: Response, what: str) -> UnexpectedResponse:
     """Return the error for a response that does not follow the protocol."""
-    return UnexpectedAnswer(
+    return UnexpectedResponse(
         f"{response.method} {response.url} returned {what}: is this the URL of a stream?",
         url=response.url,
         status=response.status,
-        code="unexpected-answer",
+        code="unexpected-response",
     )
 
 

@@ -28,7 +28,7 @@ from msgspec import Struct
 from headwater.client import _calls
 from headwater.client._calls import Call
 from headwater.client._http1 import origin_of
-from headwater.client._retry import Retry, was_not_done
+from headwater.client._retry import Retry, was_not_executed
 from headwater.client._values import Appended
 from headwater.errors import (
     ClientError,
@@ -437,7 +437,7 @@ class Outbox:
         if isinstance(error, ProducerFenced):
             self._fence(batch, error)
             return None
-        batch.in_doubt = batch.in_doubt or (_leaves_doubt(error) and not was_not_done(error))
+        batch.in_doubt = batch.in_doubt or (_leaves_doubt(error) and not was_not_executed(error))
         delay = retry.delay(error, batch.failures, jitter)
         if delay is None:
             self.fail(error, batch)

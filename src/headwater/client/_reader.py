@@ -34,7 +34,7 @@ class Event(Struct, frozen=True):
     data: bytes
 
 
-class EventParser:
+class SseParser:
     """Parses the body of one response, in pieces of any size."""
 
     def __init__(self) -> None:
@@ -269,7 +269,7 @@ class EventReader:
     def __init__(self, reader: Reader, response: Response) -> None:
         self._reader = reader
         self._response = response
-        self._parser = EventParser()
+        self._parser = SseParser()
         self._base64 = response.headers.get(names.STREAM_SSE_DATA_ENCODING.lower()) == "base64"
         self._pending: list[bytes] = []
         self.has_position = False

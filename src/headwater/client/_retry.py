@@ -48,7 +48,7 @@ class Retry(Struct, frozen=True):
         """
         if attempt + 1 >= self.attempts:
             return None
-        if not (is_transient(error) if repeatable else was_not_done(error)):
+        if not (is_transient(error) if repeatable else was_not_executed(error)):
             return None
         backoff = jitter * self._ceiling(attempt)
         if isinstance(error, Overloaded | ServerFailed) and error.retry_after is not None:
@@ -70,7 +70,7 @@ def is_transient(error: ClientError) -> bool:
     return isinstance(error, Overloaded | Unreachable | ConnectionLost)
 
 
-def was_not_done(error: ClientError) -> bool:
+def was_not_executed(error: ClientError) -> bool:
     """Return whether the error proves that the request changed nothing.
 
     A 503 proves nothing: gateways also return it when the server fails in the middle.

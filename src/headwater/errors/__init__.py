@@ -64,7 +64,7 @@
         ├── ClientClosed           the client was closed; nothing was sent
         ├── Unreachable            no connection could be made; nothing was sent
         ├── ConnectionLost         the connection broke before the response was complete
-        ├── UnexpectedAnswer       the response does not follow the protocol
+        ├── UnexpectedResponse     the response does not follow the protocol
         │   └── BadData            the data of a stream does not match its content type
         ├── ProducerError          the producer can't accept or send an item
         │   ├── ProducerClosed     it was closed, or has failed permanently

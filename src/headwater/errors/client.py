@@ -65,13 +65,13 @@ class ConnectionLost(ClientError):
         self.reason = reason
 
 
-class UnexpectedAnswer(ClientError):
+class UnexpectedResponse(ClientError):
     """The response does not follow the protocol; the URL may belong to another kind of server."""
 
     hint = "Check that the URL names a stream."
 
 
-class BadData(UnexpectedAnswer):
+class BadData(UnexpectedResponse):
     """The data of a stream does not match its content type."""
 
     hint = "Read the stream as bytes, and check what writes to it."
@@ -107,7 +107,7 @@ class QueueFull(ProducerError):
 
     def __init__(self, url: str, items: int, size: int) -> None:
         super().__init__(
-            f"The producer for {url} has {items} items ({size} bytes) waiting, which is its limit.",
+            f"The queue of the producer for {url} is full: it holds {items} items ({size} bytes).",
             url=url,
             code="queue-full",
         )
@@ -127,13 +127,13 @@ class Undelivered(ProducerError):
 
 
 class LeaseLost(ClientError):
-    """The worker lost its lease; what it has done since its last ack is not acked."""
+    """The worker lost its lease; its work since the last ack is not acked."""
 
     hint = "No action needed: another worker takes over."
 
     def __init__(self, url: str, status: int | None = None) -> None:
         super().__init__(
-            f"The lease of {url} is lost: it ended before the worker extended it.",
+            f"The lease of {url} is lost: it expired before the worker extended it.",
             url=url,
             status=status,
             code="lease-lost",

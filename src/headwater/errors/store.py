@@ -12,7 +12,7 @@ class StoreNotOpen(StoreError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The store is not open: open it before use, and do not use it once it is closed."
+            "The store is not open: open it before use, and do not use it after closing it."
         )
 
 

@@ -1,1 +1,1 @@
-"""What the protocol says: pure rules over frozen values, with no I/O, no clock and no asyncio."""
+"""The rules of the protocol: pure functions over frozen values, without I/O, clock or asyncio."""

@@ -18,7 +18,7 @@ def interval_at(now: float) -> int:
 
 
 def parse_cursor(text: str | None) -> int | None:
-    """Parse a cursor that a client echoes; a malformed one counts as absent."""
+    """Parse the cursor that a client echoes; a malformed one counts as absent."""
     if text is None or not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
         return None
     return int(text)

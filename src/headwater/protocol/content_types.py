@@ -1,4 +1,4 @@
-"""Content types, which decide the framing (PROTOCOL 9), and content codings of responses."""
+"""Content types, which determine the framing (PROTOCOL 9), and content codings of responses."""
 
 import re
 from functools import lru_cache
@@ -7,23 +7,24 @@ from typing import Final
 DEFAULT: Final = "application/octet-stream"
 JSON: Final = "application/json"
 
-_WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_FORM: Final = re.compile(rf"{_WORD}/{_WORD}", re.ASCII)
-_MAX_KEPT: Final = 256
-"""Longer values are not cached: clients choose them freely."""
+_TCHARS: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MEDIA_TYPE: Final = re.compile(rf"{_TCHARS}/{_TCHARS}", re.ASCII)
+_MAX_CACHED_LENGTH: Final = 256
+"""Longer header values are not cached: clients choose them freely."""
 
 
 def media_type(content_type: str) -> str | None:
     """Return the media type of a header value in lower case, or None if it is malformed."""
-    return _known(content_type) if len(content_type) <= _MAX_KEPT else _reduce(content_type)
+    parse = _parse_cached if len(content_type) <= _MAX_CACHED_LENGTH else _parse
+    return parse(content_type)
 
 
-def _reduce(content_type: str) -> str | None:
+def _parse(content_type: str) -> str | None:
     essence = content_type.partition(";")[0].strip().lower()
-    return essence if _FORM.fullmatch(essence) else None
+    return essence if _MEDIA_TYPE.fullmatch(essence) else None
 
 
-_known: Final = lru_cache(maxsize=1024)(_reduce)
+_parse_cached: Final = lru_cache(maxsize=1024)(_parse)
 
 
 def is_json(media: str) -> bool:
@@ -47,17 +48,12 @@ CODINGS: Final = ("zstd", "br", "gzip", "deflate")
 """In the server's order of preference: the best ratio of speed to size, as measured on JSON."""
 
 _ALIASES: Final = {"x-gzip": "gzip"}
-_MAX_ENCODINGS: Final = 256
-"""Longer values are not cached: clients choose them freely."""
 
 
 def negotiate(accept_encoding: str) -> str | None:
-    """Return the coding for a response, or None if it is sent as it is."""
-    return (
-        _known_encodings(accept_encoding)
-        if len(accept_encoding) <= _MAX_ENCODINGS
-        else _choose(accept_encoding)
-    )
+    """Return the coding for a response, or None if it is sent uncompressed."""
+    choose = _choose_cached if len(accept_encoding) <= _MAX_CACHED_LENGTH else _choose
+    return choose(accept_encoding)
 
 
 def _choose(accept_encoding: str) -> str | None:
@@ -70,7 +66,7 @@ def _choose(accept_encoding: str) -> str | None:
     return best if quality.get(best, fallback) > 0 else None
 
 
-_known_encodings: Final = lru_cache(maxsize=256)(_choose)
+_choose_cached: Final = lru_cache(maxsize=256)(_choose)
 
 
 def _quality(parameters: str) -> float:

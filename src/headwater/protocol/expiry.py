@@ -1,4 +1,4 @@
-"""Expiry: when a stream ends without a request to delete it (PROTOCOL 5.1)."""
+"""Expiry: when a stream is deleted without a request (PROTOCOL 5.1)."""
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ class Expiry(Struct, frozen=True):
 
     ttl: int | None = None
     expires_at: str | None = None
-    """As the client wrote it; `instant` is the same in seconds since the epoch."""
+    """The time as the client wrote it; `instant` is the same in seconds since the epoch."""
     instant: float | None = None
 
     def deadline(self, last_access: float) -> float | None:
@@ -23,11 +23,11 @@ NEVER = Expiry()
 
 
 def inherited_expiry(source: Expiry, requested: Expiry) -> Expiry:
-    """Return the expiry of a fork: the requested one, or else that of its source."""
+    """Return the expiry of a fork: the requested one if there is one, otherwise its source's."""
     return requested or source
 
 
 def is_expired(expiry: Expiry, last_access: float, now: float) -> bool:
-    """Return whether a stream's time is over; one that is watched was accessed just now."""
+    """Return whether a stream has expired; the caller counts watching a stream as an access."""
     deadline = expiry.deadline(last_access)
     return deadline is not None and deadline <= now

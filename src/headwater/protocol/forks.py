@@ -10,7 +10,7 @@ from headwater.protocol.refusals import SubOffsetOvershoot
 
 
 class ForkOrigin(Struct, frozen=True):
-    """Where a fork diverges from its source, as it was requested and as it was resolved."""
+    """Where a fork diverges from its source: as requested, and as resolved to a byte."""
 
     source: str
     anchor: Offset
@@ -29,10 +29,11 @@ class ForkRequest(Struct, frozen=True):
     offset: Offset | None = None
     sub_offset: int = 0
 
-    def asks_for(self, origin: ForkOrigin) -> bool:
-        """Return whether this request, when repeated, describes an existing fork.
+    def matches(self, origin: ForkOrigin) -> bool:
+        """Return whether an existing fork diverges where this request asks for.
 
-        A request without an offset meant the tail at that time, which is where the fork diverged.
+        A request without an offset means the tail at the time of the first request, which is where
+        the fork diverged.
         """
         anchor = origin.anchor if self.offset is None else self.offset
         same_start = anchor == START and origin.anchor.byte == 0
@@ -45,7 +46,7 @@ class ForkRequest(Struct, frozen=True):
 def resolve_fork(
     request: ForkRequest, lineage: Lineage, tail: int, media: str
 ) -> ByteRequests[ForkOrigin | PositionRefusal | SubOffsetOvershoot]:
-    """Find the byte of the source at which a fork diverges; requests bytes of the source."""
+    """Find the byte at which a fork diverges from its source; requests bytes of the source."""
     offset = lineage.name(tail) if request.offset is None else request.offset
     anchor = yield from find_position(offset, lineage, tail, media)
     if not isinstance(anchor, int):

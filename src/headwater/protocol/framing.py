@@ -5,8 +5,7 @@ JSON allows none inside a string, so a newline byte is always the end of a messa
 then `[` + bytes without the last two + `]`, and a chunk may end after any newline.
 
 A stream of any other type has no framing: every byte is a boundary, except that text is not split
-inside a UTF-8 sequence. An offset is valid where it names a byte within the stream that is a
-boundary.
+inside a UTF-8 sequence. An offset is valid if it names a boundary within the stream.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from headwater.protocol.offsets import (
 )
 
 FilePart = TypeVar("FilePart")
-"""A part of a stream's bytes that is in a file, not in memory."""
+"""A range of a stream's bytes that is in a file, not in memory."""
 
 SEPARATOR: Final = b",\n"
 
@@ -93,7 +92,7 @@ def check_json(text: bytes) -> str | None:
 def render(parts: Sequence[Buffer | FilePart], media: str) -> list[Buffer | FilePart]:
     """Turn stored bytes into the parts of a response body without copying them.
 
-    Parts in files stay as they are. The end of the last message has to be in memory.
+    Parts in files are passed on unread. The end of the last message has to be in memory.
     """
     if not is_json(media):
         return list(parts)
@@ -183,7 +182,7 @@ def _split_text(begin: int, limit: int, end: int) -> ByteRequests[int]:
         return limit  # stray continuation bytes: no character is split here
     if first + lead > begin:
         return first + lead
-    # The very first character is longer than the limit: return all of it that is there.
+    # The very first character is longer than the limit: return as much of it as there is.
     while at < min(complete, len(window)) and _is_continuation(window[at]):
         at += 1
     return first + at

@@ -1,10 +1,11 @@
 """Globs over stream paths, and an index that finds the globs that match a path (PROTOCOL 6.2).
 
-A glob is a path in which a segment may be `*`, for any one segment, or `**`, for any number of
-segments, including none. Within a segment a star is an ordinary character.
+A glob is a path in which a segment may be `*`, which matches any one segment, or `**`, which
+matches any number of segments, including none. A star within a longer segment is an ordinary
+character.
 
-The index is a tree of segments in which all matches of a path are followed at once. A lookup costs
-as much as the path and its matches are long, regardless of the number of globs.
+The index is a tree of segments, in which a path follows all of its matches at once. The cost of a
+lookup depends on the length of the path and the number of its matches, not on the number of globs.
 """
 
 from collections.abc import Hashable
@@ -12,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 ONE: Final = "*"
 ANY: Final = "**"
-_MAX_KNOWN: Final = 1 << 16
+_MAX_CACHED_PATHS: Final = 1 << 16
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -45,17 +46,17 @@ def matches(pattern: str, path: str) -> bool:
     parts = segments(pattern)
     for segment in path.split("/"):
         following = set()
-        for state in _with_nothing_for_any(states, parts):
+        for state in _skip_any(states, parts):
             if state < len(parts):
                 if parts[state] == ANY:
                     following.add(state)
                 elif parts[state] in {ONE, segment}:
                     following.add(state + 1)
         states = following
-    return len(parts) in _with_nothing_for_any(states, parts)
+    return len(parts) in _skip_any(states, parts)
 
 
-def _with_nothing_for_any(states: set[int], parts: tuple[str, ...]) -> set[int]:
+def _skip_any(states: set[int], parts: tuple[str, ...]) -> set[int]:
     """Add the states after a `**` that matches no segment."""
     return states | {state + 1 for state in states if state < len(parts) and parts[state] == ANY}
 
@@ -81,17 +82,17 @@ class GlobIndex(Generic[Key]):
     def __init__(self) -> None:
         self._root: _Node[Key] = _Node()
         self._patterns: dict[Key, str] = {}
-        # The same streams are appended to again and again: the matches of a path are cached.
-        self._known: dict[str, tuple[Key, ...]] = {}
+        # The same streams are appended to repeatedly, so the matches of a path are cached.
+        self._cached: dict[str, tuple[Key, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._patterns)
 
     def add(self, key: Key, pattern: str) -> None:
-        """Add a pattern under a key, replacing the one that is there."""
+        """Add a pattern under a key, replacing the present one."""
         self.remove(key)
         self._patterns[key] = pattern
-        self._known.clear()
+        self._cached.clear()
         self._walk(pattern)[-1].keys.add(key)
 
     def remove(self, key: Key) -> None:
@@ -99,7 +100,7 @@ class GlobIndex(Generic[Key]):
         pattern = self._patterns.pop(key, None)
         if pattern is None:
             return
-        self._known.clear()
+        self._cached.clear()
         nodes = self._walk(pattern)
         nodes[-1].keys.discard(key)
         for parent, segment, node in reversed(
@@ -116,15 +117,15 @@ class GlobIndex(Generic[Key]):
 
     def match(self, path: str) -> tuple[Key, ...]:
         """Return the keys of all patterns that match a path."""
-        known = self._known.get(path)
-        if known is None:
+        keys = self._cached.get(path)
+        if keys is None:
             if not self._patterns:
                 return ()
-            known = tuple(self._find(path))
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known[path] = known
-        return known
+            keys = tuple(self._find(path))
+            if len(self._cached) >= _MAX_CACHED_PATHS:
+                self._cached.clear()
+            self._cached[path] = keys
+        return keys
 
     def _walk(self, pattern: str) -> list[_Node[Key]]:
         """Return the nodes of a pattern from the root, creating those that are missing."""
@@ -161,5 +162,5 @@ class GlobIndex(Generic[Key]):
 
 
 def _reached(nodes: set[_Node[Key]]) -> set[_Node[Key]]:
-    """Add the nodes of each `**` that may match no segment here."""
+    """Add the children for `**`, which may match no segment."""
     return nodes | {node.any for node in nodes if node.any is not None}

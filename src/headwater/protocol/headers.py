@@ -90,7 +90,7 @@ def parse_producer(
         if value is None:
             return BadHeader(name, "", "to be sent together with the other two producer headers")
     if not producer_id:
-        return BadHeader(PRODUCER_ID, "", "a text that is not empty")
+        return BadHeader(PRODUCER_ID, "", "a non-empty text")
     numbers = []
     for name, value in given[1:]:
         number = int(value) if value and _DIGITS.fullmatch(value) else MAX_INTEGER + 1

@@ -1,9 +1,9 @@
 """The life of a stream: creation, appends, closure and deletion, as rules over values.
 
-A store loads what it has at a path, asks a `decide_*` function, and applies the decision. The rules
-do no I/O and change nothing. What the next append is decided on is one value, `WriterState`, and an
-accepted append carries the next one: a store keeps it as accepted until it is durable, and goes
-back to the previous value if it never becomes so.
+A store loads the stream at a path, calls a `decide_*` function, and applies the decision. The rules
+do no I/O and change nothing. Everything that the next append is decided on is one value,
+`WriterState`, and an accepted append contains the next one. A store uses it for further decisions
+at once, shows it to readers when it is durable, and reverts to the previous one if the write fails.
 """
 
 from typing import NamedTuple, Protocol
@@ -51,12 +51,12 @@ class StreamConfig(Struct, frozen=True):
 def stream_config(
     content_type: str, expiry: Expiry = NEVER, origin: ForkOrigin | None = None
 ) -> StreamConfig:
-    """Build a configuration; a content type that is no media type counts as binary."""
+    """Build a configuration; a malformed content type counts as binary."""
     return StreamConfig(content_type, media_type(content_type) or DEFAULT, expiry, origin)
 
 
 class WriterState(Struct, frozen=True):
-    """What the next append to a stream is decided on."""
+    """The state of a stream that the next append is decided on."""
 
     end: int
     closed: bool = False
@@ -64,8 +64,8 @@ class WriterState(Struct, frozen=True):
     last_seq: str | None = None
 
 
-class StreamState(Protocol):
-    """What the rules read of a stream."""
+class StoredStream(Protocol):
+    """A stream as the rules see it."""
 
     @property
     def path(self) -> str: ...
@@ -87,7 +87,7 @@ class Create(Struct, frozen=True):
     """A request to create a stream, or to make sure that it exists."""
 
     content_type: str | None = None
-    """None: the source's for a fork, `application/octet-stream` otherwise."""
+    """If None, that of the source for a fork, otherwise `application/octet-stream`."""
     expiry: Expiry = NEVER
     body: bytes = b""
     close: bool = False
@@ -131,11 +131,12 @@ CreateDecision = (
 
 
 def decide_create(
-    path: str, request: Create, existing: StreamState | None, source: StreamState | None
+    path: str, request: Create, existing: StoredStream | None, source: StoredStream | None
 ) -> ByteRequests[CreateDecision]:
     """Decide on a creation (PROTOCOL 4.2, 5.1); requests bytes of the source of a fork.
 
-    The order of refusals is: what exists, the source, its content type, the fork point, the body.
+    Checked in this order: an existing stream, the source, its content type, the fork point, the
+    body.
     """
     if existing is not None:
         return _compare(path, request, existing)
@@ -151,7 +152,7 @@ def decide_create(
         config = source.config
         if request.content_type and media_type(request.content_type) != config.media_type:
             return ContentTypeMismatch(fork.source, config.media_type, request.content_type)
-        end = source.durable.end  # readers see no more of the source either
+        end = source.durable.end  # a fork shares only what readers of the source can see
         resolved = yield from resolve_fork(fork, source.lineage, end, config.media_type)
         if not isinstance(resolved, ForkOrigin):
             return resolved
@@ -168,7 +169,7 @@ def decide_create(
 
 
 def _compare(
-    path: str, request: Create, existing: StreamState
+    path: str, request: Create, existing: StoredStream
 ) -> Exists | PathBlocked | ConfigMismatch:
     """Compare a request with the stream at its path (PROTOCOL 5.1)."""
     if existing.deleted:
@@ -185,7 +186,7 @@ def _compare(
         rows.append(("expiry", _describe(expiry), _describe(request.expiry)))
     source = origin.source if origin else "none"
     rows.append(("fork source", source, "none" if fork is None else fork.source))
-    if fork is not None and origin is not None and not fork.asks_for(origin):
+    if fork is not None and origin is not None and not fork.matches(origin):
         rows.append(("fork offset", origin.describe(), fork.describe()))
     for field, has, wants in rows:
         if has != wants:
@@ -199,7 +200,7 @@ def _describe(expiry: Expiry) -> str:
     return "none" if expiry.instant is None else f"at {expiry.instant:.3f}"
 
 
-def lineage_of(config: StreamConfig, epoch: int, source: StreamState | None) -> Lineage:
+def lineage_of(config: StreamConfig, epoch: int, source: StoredStream | None) -> Lineage:
     """Return the lineage of a new stream; a fork derives it from its source."""
     if source is None or config.origin is None:
         return Lineage(epoch)
@@ -210,7 +211,7 @@ def lineage_of(config: StreamConfig, epoch: int, source: StreamState | None) -> 
 
 
 class Accepted(Struct, frozen=True):
-    """An append that is accepted: the bytes to store, and the states that follow."""
+    """An accepted append: the bytes to store, and the states after it."""
 
     data: bytes
     after: WriterState
@@ -218,7 +219,7 @@ class Accepted(Struct, frozen=True):
 
 
 def decide_append(
-    path: str, stream: StreamState | None, producer: ProducerState | None, request: Append
+    path: str, stream: StoredStream | None, producer: ProducerState | None, request: Append
 ) -> Accepted | Duplicate | Missing | WriteRefusal:
     """Decide on an append, in the order of precedence of PROTOCOL 5.2.
 
@@ -271,12 +272,12 @@ def next_state(
 # Deletion
 
 
-def missing(path: str, stream: StreamState | None) -> Missing:
-    """Return why there is no stream to work on: it does not exist, or only its forks remain."""
+def missing(path: str, stream: StoredStream | None) -> Missing:
+    """Return why a stream is missing: it does not exist, or was deleted and has forks."""
     return StreamNotFound(path) if stream is None else StreamGone(path)
 
 
-def is_removable(stream: StreamState) -> bool:
+def is_removable(stream: StoredStream) -> bool:
     """Return whether nothing needs the bytes of a stream any longer.
 
     Asked when a deletion takes effect, of the stream and then of each source up the chain.

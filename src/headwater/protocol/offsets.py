@@ -8,7 +8,7 @@ bytes just before the position. Epochs come from one counter for the whole store
 - a fork shares the offsets of its source up to the fork point and continues with its own, higher
   epoch: offsets of one stream stay unique and sort as strings (PROTOCOL 8).
 
-`Lineage` maps each byte position of a stream to its one offset.
+`Lineage` maps each byte position of a stream to its offset.
 """
 
 import re
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-_FORM: Final = re.compile(r"(\d{16})_(\d{16})", re.ASCII)
+_FORMAT: Final = re.compile(r"(\d{16})_(\d{16})", re.ASCII)
 MAX_BYTE: Final = 10**16 - 1
 
 
@@ -41,14 +41,14 @@ class MalformedOffset(Struct, frozen=True):
 
 
 START: Final = Offset(0, 0)
-"""The beginning of any stream; epoch 0 is never assigned, so `-1` and the zero offset mean it."""
+"""The beginning of any stream, which clients also write as `-1`; no stream has epoch 0."""
 
 NOW: Final = Now()
 
 
 def parse_offset(text: str) -> Offset | MalformedOffset:
     """Parse an offset that the server returned."""
-    match = _FORM.fullmatch(text)
+    match = _FORMAT.fullmatch(text)
     if match is None:
         return MalformedOffset(text)
     return Offset(int(match[1]), int(match[2]))
@@ -71,7 +71,7 @@ class StaleIncarnation(Struct, frozen=True):
 
 
 class UnknownPosition(Struct, frozen=True):
-    """The offset names no position of this stream: beyond the tail, or past a fork point."""
+    """The offset names no position of this stream: its epoch did not write the bytes before it."""
 
     offset: Offset
 

@@ -1,7 +1,7 @@
 """Stream paths: which URL paths are valid, and which streams they name.
 
-A path is the part of the URL after the root (`/v1/stream/`), percent-decoded. A path that a proxy,
-a file system or a careless join could interpret as another path is refused (PROTOCOL 12.2).
+A path is the part of the URL after the root (`/v1/stream/`), percent-decoded. A path is refused if
+a proxy, a file system or a careless join could interpret it as another one (PROTOCOL 12.2).
 """
 
 from functools import lru_cache
@@ -10,13 +10,18 @@ from urllib.parse import quote, unquote_to_bytes
 
 from msgspec import Struct
 
+DEFAULT_PORT: Final = 4437
+DEFAULT_ROOT: Final = "/v1/stream/"
+DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+"""The URL of a server with the default settings."""
+
 RESERVED: Final = "__ds"
-"""The first segment that belongs to the control APIs (PROTOCOL 6)."""
+"""The first segment of the paths of the control APIs (PROTOCOL 6); no stream can have it."""
 
 DAMAGED_PATH: Final = f"{RESERVED}/damaged/{{}}"
-"""The path, by number, of a stream that a repair has set apart: no request can name it."""
+"""The path, by number, of a damaged stream that a repair has replaced; no request can name it."""
 
-_MAX_KEPT: Final = 256
+_MAX_CACHED_LENGTH: Final = 256
 """Longer paths are not cached: clients choose them freely."""
 
 
@@ -34,7 +39,8 @@ class NotAStream(Struct, frozen=True):
 
 def parse_path(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotAStream:
     """Return the stream that a URL path names; `root` begins and ends with a slash."""
-    return (_known if len(url_path) <= _MAX_KEPT else _parse)(url_path, root, max_bytes)
+    parse = _parse_cached if len(url_path) <= _MAX_CACHED_LENGTH else _parse
+    return parse(url_path, root, max_bytes)
 
 
 def _parse(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotAStream:
@@ -62,7 +68,7 @@ def _parse(url_path: str, root: str, max_bytes: int) -> str | BadPath | NotAStre
     return path
 
 
-_known: Final = lru_cache(maxsize=16384)(_parse)
+_parse_cached: Final = lru_cache(maxsize=16384)(_parse)
 
 
 def url_path(path: str, root: str) -> str:

@@ -1,6 +1,6 @@
-"""Idempotent producers: how `(Producer-Id, Producer-Epoch, Producer-Seq)` is decided on.
+"""Idempotent producers: which `(Producer-Id, Producer-Epoch, Producer-Seq)` is accepted.
 
-PROTOCOL 5.2.1 as a table, for a claimed `(epoch, seq)` and the stored `(epoch, seq)`:
+PROTOCOL 5.2.1 as a table, for a claimed and a stored `(epoch, seq)`:
 
     no state        seq = 0                 accept
                     seq > 0                 gap, expected 0
@@ -67,7 +67,7 @@ class Duplicate(Struct, frozen=True):
     """The request was accepted before: it succeeds again and changes nothing."""
 
     producer: ProducerState | None = None
-    """The stored state; None when a closed stream is closed again without a producer."""
+    """The stored state; None if a closed stream is closed again without a producer."""
 
 
 ProducerDecision = ProducerState | Duplicate | Fenced | SequenceGap | EpochStartsAtZero

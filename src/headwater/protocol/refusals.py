@@ -1,7 +1,7 @@
-"""Why a request is refused: one value per cause, with its data.
+"""The reasons for refusing a request: one value per cause, with its data.
 
-A refusal is a return value, not an exception: the rules return it, the stores pass it on, and the
-server turns it into a status code and a sentence (`headwater.server.problems`).
+A refusal is a return value, not an exception: the rules return it, the stores pass it on, and
+`headwater.server.problems` maps it to a response.
 """
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ class StreamNotFound(Struct, frozen=True):
 
 
 class StreamGone(Struct, frozen=True):
-    """The stream was deleted, and its bytes are stored only for its forks (PROTOCOL 4.2)."""
+    """The stream was deleted; its bytes are stored only for its forks (PROTOCOL 4.2)."""
 
     path: str
 

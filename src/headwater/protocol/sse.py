@@ -1,8 +1,7 @@
 """Server-Sent Events: data and control events as bytes (PROTOCOL 5.8).
 
-A client removes one leading space from the value of a line. A line that begins with a space is
-therefore written with another one, and only such a line: the public conformance suite expects
-`data:` without a space after it.
+A client removes one leading space from the value of a line. Only a line that begins with a space is
+therefore written with another one: the public conformance suite expects no space after `data:`.
 """
 
 from binascii import b2a_base64

@@ -137,7 +137,7 @@ def stream_path(text: str, max_path: int) -> str | BadConfig:
 def stream_paths(texts: list[str], max_path: int) -> tuple[str, ...] | BadConfig:
     """Check paths; return each of them once, in order."""
     if len(texts) > MAX_STREAMS:
-        return BadConfig(f"it names more than {MAX_STREAMS} streams; add more of them later")
+        return BadConfig(f"it names more than {MAX_STREAMS} streams; add the others later")
     found = set()
     for text in texts:
         path = stream_path(text, max_path)
@@ -172,7 +172,7 @@ class AlreadyClaimed(Struct, frozen=True):
 
 
 class NothingPending(Struct, frozen=True):
-    """There is nothing to do, so there is nothing to claim."""
+    """No messages are pending, so there is nothing to claim."""
 
 
 class WakeFenced(Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headwater.client import EventParser, Request, error_from_response, with_query
+from headwater.client import SseParser, Request, error_from_response, with_query
 from headwater.errors import ConnectionLost, Overloaded, ServerFailed, Unreachable
 from headwater.runs.calls import runs_url
 from headwater.runs.events import StoredEvent, stored_event_from_wire
@@ -50,7 +50,7 @@ def _connection(client: "Client", run_id: str, after: int) -> Iterator[StoredEve
         response = exchange.open()
         if response is not None and response.status != 200:
             raise error_from_response(response)
-        parser = EventParser()
+        parser = SseParser()
         while piece := exchange.receive_more():
             for event in parser.feed(piece):
                 if event.name == "run-event":
