@@ -1,15 +1,16 @@
 """A worker's lease, as the server's answers renew it."""
 
-from headwater.client._http1 import ROOT, Response
+from headwater.client._http1 import Response
 from headwater.client._subscriptions import Claim
 from headwater.client._worker import Lease
+from headwater.protocol.paths import DEFAULT_ROOT
 
 URL = "http://host"
 CLAIM = Claim(wake_id="w", generation=1, token="first", streams=[], lease_ttl_ms=30_000)
 
 
 def test_an_ack_is_sent_with_the_newest_token() -> None:
-    lease = Lease(URL, ROOT, "s", CLAIM)
+    lease = Lease(URL, DEFAULT_ROOT, "s", CLAIM)
     heartbeat = lease.ack({})
     assert heartbeat.request.headers["Authorization"] == "Bearer first"
     body = b'{"ok": true, "next_wake": false, "token": "second"}'
@@ -19,6 +20,6 @@ def test_an_ack_is_sent_with_the_newest_token() -> None:
 
 
 def test_an_ack_that_brings_no_token_leaves_the_one_there_is() -> None:
-    lease = Lease(URL, ROOT, "s", CLAIM)
+    lease = Lease(URL, DEFAULT_ROOT, "s", CLAIM)
     lease.ack({}, done=True).interpret(Response(URL, "POST", 200, {}, b'{"next_wake": true}'))
     assert lease.release().request.headers["Authorization"] == "Bearer first"

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.client._reader import Event, SseParser
+from headwater.client._reader import SseEvent, SseParser
 from headwater.protocol.sse import data_event
 
 
-def parse(*pieces: bytes) -> list[Event]:
+def parse(*pieces: bytes) -> list[SseEvent]:
     parser = SseParser()
     return [event for piece in pieces for event in parser.feed(piece)]
 
@@ -18,25 +18,25 @@ def parse(*pieces: bytes) -> list[Event]:
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_every_line_end_of_the_specification_ends_a_line(line_end: bytes) -> None:
     body = line_end.join([b"event: data", b"data: one", b"data: two", b"", b""])
-    assert parse(body) == [Event("data", b"one\ntwo")]
+    assert parse(body) == [SseEvent("data", b"one\ntwo")]
 
 
 def test_one_space_behind_the_colon_is_left_out_and_no_more() -> None:
-    assert parse(b"data:  two\ndata:none\n\n") == [Event("message", b" two\nnone")]
+    assert parse(b"data:  two\ndata:none\n\n") == [SseEvent("message", b" two\nnone")]
 
 
 def test_a_field_without_a_colon_has_an_empty_value() -> None:
-    assert parse(b"data\n\n") == [Event("message", b"")]
+    assert parse(b"data\n\n") == [SseEvent("message", b"")]
 
 
 def test_comments_unknown_fields_and_events_without_data_are_passed_over() -> None:
     assert parse(b": hi\nid: 7\nretry: 5\nevent: control\n\nevent: data\ndata: x\n\n") == [
-        Event("data", b"x")
+        SseEvent("data", b"x")
     ]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
-    assert parse(b"\xef\xbb\xbfdata: x\n\n") == [Event("message", b"x")]
+    assert parse(b"\xef\xbb\xbfdata: x\n\n") == [SseEvent("message", b"x")]
 
 
 def test_an_event_that_is_not_ended_is_not_given() -> None:
@@ -44,7 +44,7 @@ def test_an_event_that_is_not_ended_is_not_given() -> None:
 
 
 def test_a_return_and_its_newline_in_two_pieces_end_one_line() -> None:
-    assert parse(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [Event("message", b"a\nb")]
+    assert parse(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [SseEvent("message", b"a\nb")]
 
 
 @given(

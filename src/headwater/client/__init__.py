@@ -1,9 +1,32 @@
 """A client of any Durable Streams server, synchronous and asynchronous.
 
-The rules do no I/O: `_calls` holds requests and what their responses mean, `_reader` how a read
-advances and stays live, `_retry` when to try again, `_outbox` what a producer sends next, and
-`_operations` the order of steps. `Client` and `AsyncClient` do the steps.
+    from headwater.client import Client
+
+    with Client("http://127.0.0.1:4437") as client:
+        stream = client.stream("jobs/7")
+        stream.create()
+        stream.append({"step": 1})
+        for item in stream.read().items():      # ends at the present end of the stream
+            print(item)
+        for item in stream.follow().items():    # waits for more, until the stream is closed
+            print(item)
+
+`Client` blocks, `AsyncClient` is awaited; both have the same methods.
+
+- A `Stream` is created, appended to, read, followed, forked, closed and deleted. Reading yields a
+  `Batch` at a time, or items, text or bytes. A `Position` is where to resume.
+- A `Producer` appends many items in the background, each exactly once. `append` returns a
+  `Delivery`, and a `SavedProducerState` lets another process continue.
+- `client.subscriptions` creates subscriptions, and a `Worker` processes their pending messages.
+- `client.streams`, `client.splits` and `client.changes` are for readers of many or of long streams.
+- Errors are subclasses of `headwater.errors.ClientError`. `Retry` controls repeated requests.
+
+Libraries over the protocol use `Client.run` with a `Call`: a request and the interpretation of its
+response.
 """
+# The rules do no I/O: `_calls` has the requests and what their responses mean, `_reader` how a read
+# advances and stays live, `_retry` when to try again, `_outbox` what a producer sends next, and
+# `_operations` the order of steps. `_client` executes the steps.
 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +41,10 @@ from headwater.client._calls import (
     SplitPoints,
     join_messages,
 )
-from headwater.client._client import DEFAULT_URL, TIMEOUT, AsyncClient, Client
+from headwater.client._client import TIMEOUT, AsyncClient, Client
 from headwater.client._error_mapping import error_from_response, unexpected_response
 from headwater.client._http1 import Request, Response, is_url, origin_of, stream_url, with_query
-from headwater.client._reader import Event, SseParser, Live
+from headwater.client._reader import Live, SseEvent, SseParser
 from headwater.client._retry import NO_RETRY, Retry, is_transient
 from headwater.client._stream import (
     AsyncFollowing,
@@ -31,9 +54,16 @@ from headwater.client._stream import (
     Reading,
     Stream,
 )
-from headwater.client._subscriptions import Claim, SubscriptionCreated
+from headwater.client._subscriptions import (
+    AsyncSubscriptions,
+    Claim,
+    SubscriptionCreated,
+    Subscriptions,
+    WakeStream,
+)
 from headwater.client._values import Appended, Batch, Created, Position, StreamInfo
 from headwater.client._worker import AsyncWorker, Worker
+from headwater.protocol.paths import DEFAULT_URL
 from headwater.protocol.producers import ProducerClaim
 
 if TYPE_CHECKING:
@@ -69,6 +99,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncReading",
     "AsyncStream",
+    "AsyncSubscriptions",
     "AsyncWorker",
     "Batch",
     "Call",
@@ -77,8 +108,6 @@ __all__ = [
     "Client",
     "Created",
     "Delivery",
-    "Event",
-    "SseParser",
     "Following",
     "ListedStream",
     "Live",
@@ -92,9 +121,13 @@ __all__ = [
     "Retry",
     "SavedProducerState",
     "SplitPoints",
+    "SseEvent",
+    "SseParser",
     "Stream",
     "StreamInfo",
     "SubscriptionCreated",
+    "Subscriptions",
+    "WakeStream",
     "Worker",
     "error_from_response",
     "is_transient",

@@ -1,7 +1,7 @@
 """The asynchronous transport: kept-alive connections of one event loop.
 
-Only asynchronous clients and producers import this module: importing asyncio takes longer than
-all of the synchronous client.
+Only asynchronous clients and producers import this module, since importing asyncio takes longer
+than importing all of the synchronous client.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from headwater.client._transport import (
 from headwater.errors import ClientClosed, Unreachable
 
 _MAX_WAITING_BYTES: Final = 1024 * 1024
-"""An open response is not read beyond this while the reader takes nothing: the server waits."""
+"""An open response is not read any further if its reader has not taken this many bytes."""
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -66,7 +66,7 @@ class AsyncConnection(asyncio.Protocol):
             self._limit_buffer(len(data))
 
     def _limit_buffer(self, size: int) -> None:
-        """Stop reading a response while the reader takes nothing of it."""
+        """Stop reading a response whose reader does not keep up."""
         self._waiting_bytes += size
         if self._waiting_bytes > _MAX_WAITING_BYTES and not self._paused:
             self._paused = True
@@ -89,7 +89,7 @@ class AsyncConnection(asyncio.Protocol):
             self._transport.write(rest)
 
     async def until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Wait until `ready` returns True; raises if the connection breaks or is silent."""
+        """Wait until `ready` returns True; raises if the connection breaks or times out."""
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
@@ -181,7 +181,7 @@ class AsyncTransport:
         for connection in list(self._busy):
             connection.abort()
         self._idle.close()
-        # Transports close in the next turn; a loop that is closed right away would leak them.
+        # Transports close in the next turn of the loop, and would leak if it were closed now.
         await asyncio.sleep(0)
 
     def release(self, connection: AsyncConnection, request: Request, *, reusable: bool) -> None:
@@ -207,7 +207,7 @@ class AsyncTransport:
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            raise RuntimeError("an AsyncClient belongs to one event loop: make one in each")
+            raise RuntimeError("an AsyncClient belongs to one event loop: create one in each loop")
 
     async def _dial(self, request: Request) -> AsyncConnection:
         parts = urlsplit(request.url)
@@ -216,7 +216,7 @@ class AsyncTransport:
         port = parts.port or (443 if secure else 80)
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self.timeouts.usual):
+            async with asyncio.timeout(self.timeouts.plain):
                 _, connection = await loop.create_connection(
                     AsyncConnection, parts.hostname or "", port, ssl=tls
                 )
@@ -237,23 +237,29 @@ class AsyncExchange(BaseExchange[AsyncConnection]):
         return self.parser.response()
 
     async def open(self, patience: float | None = None) -> Response | None:
-        """Wait for the head of a 200 response, or for all of another one; None for silence."""
+        """Wait for the head of a 200 response, or for all of another one.
+
+        Returns None if nothing arrived for `patience` seconds.
+        """
         if not await self._until(lambda: self.parser.has_head, patience):
             return None
         return self.parser.head() if self.parser.status == 200 else await self.receive_all()
 
     async def receive_more(self, patience: float | None = None) -> bytes | None:
-        """Wait for more of the body and return it: empty at the end, None for silence."""
+        """Wait for more of the body and return it: empty at the end.
+
+        Returns None if nothing arrived for `patience` seconds.
+        """
         if not await self._until(lambda: self.parser.has_data or self.parser.done, patience):
             return None
         return self.parser.take()
 
-    def cut(self) -> None:
-        """Break the connection: whatever waits for it stops waiting."""
+    def abort(self) -> None:
+        """Break the connection; a task that waits for it stops waiting."""
         self._connection.abort()
 
     async def _until(self, ready: Callable[[], bool], patience: float | None) -> bool:
-        """Wait until `ready` returns True; False if nothing came for `patience` seconds."""
+        """Wait until `ready` returns True; False if nothing arrived for `patience` seconds."""
         seconds = self._timeout if patience is None else patience
         try:
             await self._connection.until(ready, seconds)
@@ -283,14 +289,14 @@ class AsyncScope:
         return self._exchange
 
     def enter(self) -> None:
-        """Remember the loop that the reader runs in."""
+        """Record the loop of the reader."""
         self._loop = asyncio.get_running_loop()
 
     def hold(self, exchange: AsyncExchange) -> None:
-        """Remember the open exchange; it ends at once if the reader was stopped before."""
+        """Record the open exchange; it is aborted if the reader was already stopped."""
         self._exchange = exchange
         if self.stopped:
-            exchange.cut()
+            exchange.abort()
 
     def release(self) -> None:
         """Finish the open exchange, if there is one."""
@@ -299,7 +305,7 @@ class AsyncScope:
             self._exchange = None
 
     def stop(self) -> None:
-        """End the reader, whatever it waits for; may be called from another thread."""
+        """End the reader, even while it waits; may be called from another thread."""
         self.stopped = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end)
@@ -315,4 +321,4 @@ class AsyncScope:
     def _end(self) -> None:
         self._ended.set()
         if self._exchange is not None:
-            self._exchange.cut()
+            self._exchange.abort()

@@ -15,12 +15,11 @@ from msgspec import Struct
 
 from headwater.client._error_mapping import error_from_response, unexpected_response
 from headwater.client._http1 import (
-    ROOT,
     Request,
     Response,
+    control_url,
     origin_of,
     path_of,
-    stream_url,
     with_query,
 )
 from headwater.client._values import Appended, Batch, Created, StreamInfo
@@ -28,7 +27,7 @@ from headwater.errors import ConnectionLost, StreamClosed, StreamGone, StreamNot
 from headwater.protocol import headers as names
 from headwater.protocol.content_types import holds_json
 from headwater.protocol.headers import is_true
-from headwater.protocol.paths import url_path
+from headwater.protocol.paths import DEFAULT_ROOT, url_path
 from headwater.protocol.producers import ProducerClaim
 
 T = TypeVar("T")
@@ -97,7 +96,7 @@ def append(
         headers[names.PRODUCER_SEQ] = str(producer.seq)
     if close:
         headers[names.STREAM_CLOSED] = "true"
-    # Without producer headers, the server takes a second attempt for a second append.
+    # Without producer headers, a second attempt would be a second append.
     request = Request("POST", url, headers, body, repeatable=producer is not None)
     return Call(request, _appended if producer is None else partial(_appended_by, producer))
 
@@ -108,12 +107,12 @@ def close(url: str) -> Call[Appended]:
 
 
 def head(url: str) -> Call[StreamInfo]:
-    """Request a stream's metadata (PROTOCOL 5.5)."""
+    """Return the metadata of a stream (PROTOCOL 5.5)."""
     return Call(Request("HEAD", url), _info)
 
 
 def exists(url: str) -> Call[bool]:
-    """Request whether a stream exists."""
+    """Return whether a stream exists."""
     return Call(Request("HEAD", url), _exists)
 
 
@@ -162,7 +161,7 @@ def encode(data: object, content_type: str) -> bytes:
     if isinstance(data, str):
         return data.encode()
     raise TypeError(
-        f"a stream of {content_type} takes bytes or text, not {type(data).__name__}; "
+        f"a stream of {content_type} accepts bytes or text, not {type(data).__name__}; "
         "create it with application/json to append values"
     )
 
@@ -222,7 +221,7 @@ def check_progress(response: Response, batch: Batch) -> None:
         reason = "the response belongs to another request"
         raise ConnectionLost(response.url, origin_of(response.url), reason)
     if batch.next_offset == batch.start and not batch.up_to_date:
-        # Another request would get the same response, for ever.
+        # Another request would get the same response, and so on.
         raise unexpected_response(response, "neither data nor the end of the stream")
 
 
@@ -320,7 +319,7 @@ def _deleted(response: Response) -> None:
         raise error_from_response(response)
 
 
-# What a Headwater server reports about many streams.
+# Requests to a Headwater server about many streams: listing, split points, changes.
 
 
 SPLIT_BYTES: Final = 32 * 1024 * 1024
@@ -367,11 +366,11 @@ class Changed(Struct, frozen=True):
 
 
 def streams(
-    base_url: str, glob: str = "**", after: str = "", limit: int = PAGE, *, root: str = ROOT
+    base_url: str, glob: str = "**", after: str = "", limit: int = PAGE, *, root: str = DEFAULT_ROOT
 ) -> Call[StreamPage]:
     """List streams in the order of their paths."""
     url = with_query(
-        stream_url(base_url, "__ds/streams", root),
+        control_url(base_url, "streams", root),
         ("glob", glob),
         ("after", after),
         ("limit", str(limit)),
@@ -387,11 +386,11 @@ def splits(
     size: int = SPLIT_BYTES,
     limit: int = PAGE,
     *,
-    root: str = ROOT,
+    root: str = DEFAULT_ROOT,
 ) -> Call[SplitPoints]:
-    """Request where a range of a stream may be split into pieces of about `size` bytes."""
+    """Split a range of a stream into pieces of about `size` bytes."""
     url = with_query(
-        stream_url(base_url, "__ds/splits", root) + url_path(path, "/"),
+        control_url(base_url, "splits", root) + url_path(path, "/"),
         ("from", start),
         ("to", end),
         ("bytes", str(size)),
@@ -401,11 +400,11 @@ def splits(
 
 
 def changes(
-    base_url: str, globs: Iterable[str], after: str, wait: float, *, root: str = ROOT
+    base_url: str, globs: Iterable[str], after: str, wait: float, *, root: str = DEFAULT_ROOT
 ) -> Call[Changed]:
-    """Request which streams changed after a cursor; waits for the first change if none did."""
+    """Return which streams changed after a cursor; waits for a change if there was none."""
     url = with_query(
-        stream_url(base_url, "__ds/changes", root),
+        control_url(base_url, "changes", root),
         *(("glob", glob) for glob in globs),
         ("after", after),
         ("wait_ms", str(round(wait * 1000))),

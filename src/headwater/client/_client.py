@@ -1,4 +1,4 @@
-"""The two clients, which do the steps of all operations: one by blocking, one by awaiting."""
+"""The two clients, which execute the steps of all operations: one blocks, the other awaits."""
 
 import random
 import threading
@@ -25,7 +25,7 @@ from headwater.client._calls import (
     ListedStream,
     SplitPoints,
 )
-from headwater.client._http1 import ROOT, Request, Response, stream_url
+from headwater.client._http1 import Request, Response, stream_url
 from headwater.client._operations import (
     EVENT_PATIENCE,
     Advance,
@@ -51,6 +51,7 @@ from headwater.client._subscriptions import AsyncSubscriptions, Subscriptions
 from headwater.client._transport import Exchange, Scope, Timeouts, Transport
 from headwater.client._values import Batch
 from headwater.errors import ClientClosed, ClientError
+from headwater.protocol.paths import DEFAULT_ROOT, DEFAULT_URL
 
 if TYPE_CHECKING:
     import ssl
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 V = TypeVar("V")
 
-DEFAULT_URL: Final = "http://127.0.0.1:4437"
 TIMEOUT: Final = 30.0
 LIVE_TIMEOUT: Final = 90.0
 
@@ -79,20 +79,20 @@ class BaseClient(Generic[V]):
         timeout: float = TIMEOUT,
         live_timeout: float = LIVE_TIMEOUT,
         event_patience: float = EVENT_PATIENCE,
-        root: str = ROOT,
+        root: str = DEFAULT_ROOT,
         tls: "ssl.SSLContext | None" = None,
         on_retry: Callable[[ClientError, float], None] | None = None,
     ) -> None:
-        """Set up; nothing is connected yet.
+        """Create a client; it connects with the first request.
 
         `headers` and `params` are added to every request to this server; a value may be a function,
-        which is called for each attempt. `auth` is a bearer token, a user with a password, or a
-        function that returns a token. `timeout` is how many seconds to wait for a connection or a
-        response. `live_timeout` is the longest silence in a live read before it is requested again:
-        longer than the server's own limits, which end a long-poll after about 30 seconds and SSE
-        after about 60. If an event stream sends nothing for `event_patience` seconds, something
-        buffers it, and long-poll is used instead. `on_retry` is called with the error and the pause
-        before each new attempt.
+        which is called for each attempt. `auth` is a bearer token, a tuple of user and password, or
+        a function that returns a token. `timeout` is how many seconds to wait for a connection or a
+        response. A live read that receives nothing for `live_timeout` seconds is requested again;
+        servers end a long-poll after about 30 seconds, and an event stream after about 60. An event
+        stream that sends nothing within `event_patience` seconds is being buffered by a proxy, and
+        is replaced by long-poll. `on_retry` is called before each further attempt, with the error
+        and the seconds until then.
         """
         self.defaults = make_defaults(base_url, headers, params, auth)
         self.base_url = base_url
@@ -105,14 +105,14 @@ class BaseClient(Generic[V]):
         self._set_up()
 
     def _set_up(self) -> None:
-        """Make the transport."""
+        """Create the transport."""
         raise NotImplementedError
 
-    def steps(self, call: Call[T]) -> Steps[T]:
+    def _steps(self, call: Call[T]) -> Steps[T]:
         """Return the steps of a call; requests that are safe to repeat are repeated."""
         return run_call(call, self.retry, random.random)
 
-    def read_steps(self, reader: Reader) -> Items[Batch]:
+    def _read_steps(self, reader: Reader) -> Items[Batch]:
         """Return the steps and batches of a read."""
         return read_stream(reader, self.retry, random.random, time.monotonic, self.event_patience)
 
@@ -125,7 +125,7 @@ class BaseClient(Generic[V]):
         after: str | None = ""
         while after is not None:
             call = _calls.streams(self.base_url, glob, after, root=self.root)
-            page = yield from self.steps(call)
+            page = yield from self._steps(call)
             yield from page.streams
             after = page.next
 
@@ -141,7 +141,7 @@ class BaseClient(Generic[V]):
         next_start: str | None = start
         while next_start is not None:
             call = _calls.splits(self.base_url, path, next_start, end, size, root=self.root)
-            page = yield from self.steps(call)
+            page = yield from self._steps(call)
             offsets += page.offsets[1:] if offsets else page.offsets
             next_start = page.next
         return offsets
@@ -158,24 +158,24 @@ class BaseClient(Generic[V]):
     ) -> Steps[SplitPoints]:
         """Return at most `limit` split points of a range, with the stream's metadata."""
         call = _calls.splits(self.base_url, path, start, end, size, limit, root=self.root)
-        return (yield from self.steps(call))
+        return (yield from self._steps(call))
 
     @operation
     def changes(self, *globs: str, after: str = "", wait: float = 20.0) -> Steps[Changed]:
-        """Wait until a stream changes that matches one of the globs, for at most `wait` seconds.
+        """Wait up to `wait` seconds until a stream that matches one of the globs changes.
 
-        Call it without a cursor, read the streams, then pass the cursor of each result to the next
-        call: no change is missed.
+        Call it once without a cursor and read the streams; then pass the cursor of each result to
+        the next call, so that no change is missed.
         """
         call = _calls.changes(self.base_url, globs or ("**",), after, wait, root=self.root)
-        return (yield from self.steps(call))
+        return (yield from self._steps(call))
 
 
 class Client(BaseClient[Value]):
     """A client of one stream server; close it, or use it in a `with` block.
 
-    Streams live under `{base_url}{root}`. Several threads may use it. `close` ends the requests
-    that other threads wait for; a `follow` then ends without an error.
+    Paths of streams are relative to `{base_url}{root}`. Several threads may share a client. `close`
+    ends the requests in other threads; a `follow` then ends without an error.
     """
 
     def _set_up(self) -> None:
@@ -184,7 +184,7 @@ class Client(BaseClient[Value]):
 
     @property
     def client(self) -> "Client":
-        """The client itself, which does the steps of its operations."""
+        """The client itself, which executes the steps of its operations."""
         return self
 
     @property
@@ -193,23 +193,23 @@ class Client(BaseClient[Value]):
         return Subscriptions(self)
 
     def stream(self, path: str, *, content_type: str | None = None) -> Stream:
-        """Return a stream, named by its path, such as `chat/42`, or by a whole URL.
+        """Return a stream by its path, such as `chat/42`, or by its whole URL; sends no request.
 
-        If the content type is passed, it is not requested before the first append.
+        Pass the content type if it is known: otherwise it is requested before the first append.
         """
         return Stream(self, stream_url(self.base_url, path, self.root), content_type)
 
     def run(self, call: Call[T]) -> T:
-        """Carry out a call; a request that is safe to repeat is repeated."""
-        return self.perform(self.steps(call))
+        """Send a call and return its result; a request that is safe to repeat is repeated."""
+        return self._perform(self._steps(call))
 
-    def read(self, reader: Reader, scope: Scope) -> Iterator[Batch]:
+    def _read(self, reader: Reader, scope: Scope) -> Iterator[Batch]:
         """Iterate over the batches of a read, until it ends or the scope is stopped."""
-        return self.iterate(self.read_steps(reader), scope)
+        return self._iterate(self._read_steps(reader), scope)
 
     @contextmanager
     def opened(self, request: Request) -> Iterator[Exchange]:
-        """Send a request once; the response is received in the block, as it arrives."""
+        """Send a request once; the block receives the response as it arrives."""
         exchange = self._transport.start(self._with_defaults(request))
         try:
             yield exchange
@@ -227,12 +227,12 @@ class Client(BaseClient[Value]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def make_lock(self) -> threading.Lock:
+    def _make_lock(self) -> threading.Lock:
         """Return a lock of the kind that an `Invoke` step can acquire."""
         return threading.Lock()
 
-    def perform(self, steps: Steps[T]) -> T:
-        """Do the steps of an operation and return its result."""
+    def _perform(self, steps: Steps[T]) -> T:
+        """Execute the steps of an operation and return its result."""
         resume: Callable[[Any], Step] = steps.send
         result: Any = None
         while True:
@@ -246,8 +246,8 @@ class Client(BaseClient[Value]):
             except BaseException as error:  # noqa: BLE001 - raised again by the operation
                 resume, result = steps.throw, error
 
-    def iterate(self, steps: Items[T], scope: Scope | None = None) -> Iterator[T]:
-        """Do the steps of an operation and yield its items.
+    def _iterate(self, steps: Items[T], scope: Scope | None = None) -> Iterator[T]:
+        """Execute the steps of an operation and yield its items.
 
         With a scope, it ends without an error when the scope is stopped or the client is closed.
         """
@@ -328,7 +328,7 @@ class AsyncClient(BaseClient[AsyncValue], Asynchronous):
 
     @property
     def client(self) -> "AsyncClient":
-        """The client itself, which does the steps of its operations."""
+        """The client itself, which executes the steps of its operations."""
         return self
 
     @property
@@ -337,21 +337,21 @@ class AsyncClient(BaseClient[AsyncValue], Asynchronous):
         return AsyncSubscriptions(self)
 
     def stream(self, path: str, *, content_type: str | None = None) -> AsyncStream:
-        """Return a stream, named by its path, such as `chat/42`, or by a whole URL.
+        """Return a stream by its path, such as `chat/42`, or by its whole URL; sends no request.
 
-        If the content type is passed, it is not requested before the first append.
+        Pass the content type if it is known: otherwise it is requested before the first append.
         """
         return AsyncStream(self, stream_url(self.base_url, path, self.root), content_type)
 
     async def run(self, call: Call[T]) -> T:
-        """Carry out a call; a request that is safe to repeat is repeated."""
-        return await self.perform(self.steps(call))
+        """Send a call and return its result; a request that is safe to repeat is repeated."""
+        return await self._perform(self._steps(call))
 
-    def read(self, reader: Reader, scope: "AsyncScope") -> AsyncIterator[Batch]:
+    def _read(self, reader: Reader, scope: "AsyncScope") -> AsyncIterator[Batch]:
         """Iterate over the batches of a read, until it ends or the scope is stopped."""
-        return self.iterate(self.read_steps(reader), scope)
+        return self._iterate(self._read_steps(reader), scope)
 
-    async def send(self, request: Request, attempt: int = 0) -> Response:
+    async def _send(self, request: Request, attempt: int = 0) -> Response:
         """Send a request once."""
         return await self._transport.send(await self._with_defaults(request), attempt)
 
@@ -365,20 +365,20 @@ class AsyncClient(BaseClient[AsyncValue], Asynchronous):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def make_lock(self) -> Any:
+    def _make_lock(self) -> Any:
         """Return a lock of the kind that an `Invoke` step can acquire."""
         import asyncio
 
         return asyncio.Lock()
 
-    def make_scope(self) -> "AsyncScope":
+    def _make_scope(self) -> "AsyncScope":
         """Return the scope of a read."""
         from headwater.client._async_transport import AsyncScope
 
         return AsyncScope()
 
-    async def perform(self, steps: Steps[T]) -> T:
-        """Do the steps of an operation and return its result."""
+    async def _perform(self, steps: Steps[T]) -> T:
+        """Execute the steps of an operation and return its result."""
         resume: Callable[[Any], Step] = steps.send
         result: Any = None
         while True:
@@ -392,8 +392,10 @@ class AsyncClient(BaseClient[AsyncValue], Asynchronous):
             except BaseException as error:  # noqa: BLE001 - raised again by the operation
                 resume, result = steps.throw, error
 
-    async def iterate(self, steps: Items[T], scope: "AsyncScope | None" = None) -> AsyncIterator[T]:
-        """Do the steps of an operation and yield its items.
+    async def _iterate(
+        self, steps: Items[T], scope: "AsyncScope | None" = None
+    ) -> AsyncIterator[T]:
+        """Execute the steps of an operation and yield its items.
 
         With a scope, it ends without an error when the scope is stopped or the client is closed.
         """

@@ -1,7 +1,7 @@
-"""From a response to a typed error, by the problem code, then by headers and status.
+"""Maps an unsuccessful response to a typed error: by its problem code, then by headers and status.
 
-Servers that send no code (problem documents, RFC 9457, are our addition to the protocol) are
-interpreted by the protocol's headers and status codes alone.
+Problem documents (RFC 9457) are Headwater's addition to the protocol. The responses of servers that
+send none are mapped by the protocol's headers and status codes alone.
 """
 
 from typing import Final
@@ -46,7 +46,7 @@ _BY_CODE: Final[dict[str, type[RequestRefused]]] = {
 }
 
 _CODES: Final = {kind: code for code, kind in reversed(_BY_CODE.items())}
-"""The code of a cause that only headers and status showed: the first one of its class."""
+"""The code of an error that was mapped by headers and status: the first one of its class."""
 
 _BY_STATUS: Final[dict[int, type[RequestRefused]]] = {
     404: StreamNotFound,
@@ -56,16 +56,16 @@ _BY_STATUS: Final[dict[int, type[RequestRefused]]] = {
     503: Overloaded,
 }
 
-_ADVICE: Final[dict[type[RequestRefused], str]] = {
+_MESSAGES: Final[dict[type[RequestRefused], str]] = {
     StreamNotFound: "There is no stream at {url}: create it, or check the path.",
     StreamGone: "The stream at {url} was deleted; only its forks can still be read.",
     StreamExists: "A stream with another configuration is at {url}: use it, or another path.",
-    StreamClosed: "The stream at {url} is closed and takes no more appends; create another one.",
+    StreamClosed: "The stream at {url} is closed and accepts no more appends; use another one.",
     ProducerFenced: "A newer session of this producer writes to {url}: stop, or use a new epoch.",
     ProducerGap: "The producer skipped a sequence number at {url}: send the one it expects.",
     BodyTooLarge: "The body is over the limit of {url}: send it in smaller appends.",
-    Overloaded: "The server of {url} is at its limit: try again later.",
-    ServerFailed: "The server of {url} failed with status {status}: its log says more.",
+    Overloaded: "The server of {url} is overloaded: try again later.",
+    ServerFailed: "The server of {url} failed with status {status}: see its log.",
     RequestRefused: "The server refused {method} {url} with status {status}.",
 }
 
@@ -81,12 +81,12 @@ _PROBLEM: Final = msgspec.json.Decoder(ProblemDocument)
 
 
 def error_from_response(response: Response) -> RequestRefused | UnexpectedResponse:
-    """Return the error that an unsuccessful response means."""
+    """Return the error for an unsuccessful response."""
     if response.status < 400:
         return unexpected_response(response, f"status {response.status}")
     problem = _read_problem(response)
     kind = _kind(response, problem.code)
-    message = problem.detail or _ADVICE.get(kind, _ADVICE[RequestRefused]).format(
+    message = problem.detail or _MESSAGES.get(kind, _MESSAGES[RequestRefused]).format(
         url=response.url, status=response.status, method=response.method
     )
     code = problem.code or _CODES.get(kind, f"http-{response.status}")
@@ -148,7 +148,7 @@ def _attach(error: RequestRefused, response: Response) -> None:
 
 
 def _retry_after(value: str | None, date: str | None) -> float | None:
-    """Parse seconds or a date, of which the server's own clock makes seconds."""
+    """Parse Retry-After: seconds, or a date, which is compared with the server's own clock."""
     if value is None:
         return None
     seconds = _integer(value.strip())

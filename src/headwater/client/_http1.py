@@ -10,10 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, url
 import httptools
 from msgspec import Struct
 
-from headwater.protocol.paths import url_path
-
-ROOT: Final = "/v1/stream/"
-"""The path of all streams under a base URL."""
+from headwater.protocol.paths import DEFAULT_ROOT, RESERVED, url_path
 
 _PATH_SAFE: Final = "/%~!$&'()*+,;=:@"
 _QUERY_SAFE: Final = _PATH_SAFE + "?"
@@ -45,7 +42,7 @@ class Response(Struct, frozen=True):
     """How often the same request was sent before without a usable response."""
 
 
-def stream_url(base_url: str, stream: str, root: str = ROOT) -> str:
+def stream_url(base_url: str, stream: str, root: str = DEFAULT_ROOT) -> str:
     """Return the URL of a stream, which is named by a whole URL or by a path under the root."""
     if is_url(stream):
         return _clean(stream)
@@ -54,6 +51,11 @@ def stream_url(base_url: str, stream: str, root: str = ROOT) -> str:
     parts = _split(_clean(base_url))
     prefix = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
     return prefix + url_path(stream.removeprefix("/"), root)
+
+
+def control_url(base_url: str, resource: str, root: str) -> str:
+    """Return the URL of a resource of the control API."""
+    return stream_url(base_url, f"{RESERVED}/{resource}", root)
 
 
 def is_url(stream: str) -> bool:
@@ -105,7 +107,7 @@ def _split(url: str) -> SplitResult:
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 _LARGE_BODY_BYTES: Final = 64 * 1024
-"""A larger body is sent separately: copying it costs more than another system call."""
+"""A larger body is sent separately, since copying it costs more than another system call."""
 _TEXT: Final = "latin-1"
 _BREAKS: Final = frozenset("\r\n\0")
 
@@ -178,23 +180,24 @@ class ResponseParser:
         if self.done:
             self.release()
         if not self.has_head and self._head_bytes > MAX_HEAD_BYTES:
-            raise Malformed("the headers of the response don't end")
+            raise Malformed("the headers of the response are too long")
 
     def release(self) -> None:
-        """Drop the parser, which refers back to this object: both would wait for the collector."""
+        """Drop the parser, which refers back to this object, so that both are freed at once."""
         self._parser = None
 
     def end(self) -> None:
-        """Take the end of the connection; raises if the response is incomplete."""
+        """Process the end of the connection; raises if the response is incomplete."""
         self.reusable = False
         if self.done:
             return
         if not self.has_head:
-            raise Malformed("it ended before the response" if not self.begun else "it broke off")
+            missing = "the response" if not self.begun else "its headers were complete"
+            raise Malformed(f"it ended before {missing}")
         if self._is_delimited:
             raise Malformed("it ended in the middle of the response")
         if self.status == 200 and self._request.method == "GET" and not self._request.live:
-            # The body would end with the connection: a broken one could not be noticed.
+            # Only the end of the connection would end the body: truncation could not be detected.
             raise Malformed("the response has neither Content-Length nor chunked encoding")
         self.done = True
 

@@ -1,8 +1,8 @@
 """Operations as generators of steps, without I/O, and how a client's methods are made of them.
 
-An operation yields the steps that it needs done, and is sent their results or has their errors
-thrown in. `Client` does the steps by blocking, `AsyncClient` by awaiting. The order of the steps,
-the retries and the meaning of every response are here and in the operations, once.
+An operation yields steps, and is sent their results or has their errors thrown in. `Client`
+executes a step by blocking, `AsyncClient` by awaiting. So the order of the steps, the retries and
+the meaning of every response are written once.
 
 `operation` and `listing` turn such a generator function into a method. In a class of `Client` the
 method blocks, in a class of `AsyncClient` it is a coroutine function or an asynchronous iterator;
@@ -45,7 +45,7 @@ EVENT_PATIENCE: Final = 5.0
 
 
 class Step(Struct, frozen=True):
-    """Something that a client does for an operation."""
+    """An action that an operation asks its client for."""
 
 
 class Send(Step, frozen=True):
@@ -110,7 +110,7 @@ Jitter = Callable[[], float]
 
 
 def run_call(call: Call[T], retry: Retry, jitter: Jitter) -> Steps[T]:
-    """Send a request until a response settles it, as often as that is safe."""
+    """Send a request, and again after failures as far as that is safe and `retry` allows."""
     attempt = 0
     while True:
         try:
@@ -142,7 +142,7 @@ def read_stream(
 def _follow_events(
     reader: Reader, retry: Retry, jitter: Jitter, clock: Clock, patience: float
 ) -> Items[Batch]:
-    """Follow through SSE, one connection after another, as long as that works."""
+    """Follow by SSE, one connection after another, until the reader changes to long-poll."""
     attempt = 0
     while _wants_events(reader):
         request = reader.events_request()
@@ -160,11 +160,11 @@ def _follow_events(
                 if not piece:
                     break
                 yield from events.feed(piece)
-                # Only a control event counts as progress. Otherwise connections that end at once
-                # would be opened for ever.
+                # Only a control event counts as progress: connections that end at once without
+                # one must not be opened forever.
                 has_position = has_position or events.has_position
             if events is None:
-                # Servers send a control event at once, so something between buffers events.
+                # Servers send a control event at once, so a proxy is buffering the events.
                 reader.use_long_poll()
         except ClientError as error:
             failed = error
@@ -201,7 +201,7 @@ class HasClient(Protocol):
 
     @property
     def client(self) -> "Client":
-        """The client that does the steps."""
+        """The client that executes the steps."""
 
 
 class HasAsyncClient(Protocol):
@@ -209,7 +209,7 @@ class HasAsyncClient(Protocol):
 
     @property
     def client(self) -> "AsyncClient":
-        """The client that does the steps."""
+        """The client that executes the steps."""
 
 
 def _declared(steps: Callable[..., Any], result: Any) -> Callable[..., Any]:
@@ -232,11 +232,11 @@ class operation(Generic[P, T]):  # noqa: N801 - a decorator
 
         @wraps(declared)
         def call(self: HasClient, *args: P.args, **kwargs: P.kwargs) -> T:
-            return self.client.perform(steps(self, *args, **kwargs))
+            return self.client._perform(steps(self, *args, **kwargs))
 
         @wraps(declared)
         async def call_async(self: HasAsyncClient, *args: P.args, **kwargs: P.kwargs) -> T:
-            return await self.client.perform(steps(self, *args, **kwargs))
+            return await self.client._perform(steps(self, *args, **kwargs))
 
         self._call, self._call_async = call, call_async
 
@@ -261,11 +261,11 @@ class listing(Generic[P, T]):  # noqa: N801 - a decorator
 
         @wraps(_declared(steps, GenericAlias(Iterator, item)))
         def call(self: HasClient, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-            return self.client.iterate(steps(self, *args, **kwargs))
+            return self.client._iterate(steps(self, *args, **kwargs))
 
         @wraps(_declared(steps, GenericAlias(AsyncIterator, item)))
         def call_async(self: HasAsyncClient, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-            return self.client.iterate(steps(self, *args, **kwargs))
+            return self.client._iterate(steps(self, *args, **kwargs))
 
         self._call, self._call_async = call, call_async
 

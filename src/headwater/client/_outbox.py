@@ -1,16 +1,16 @@
-"""What an idempotent producer sends next, without I/O (PROTOCOL 5.2.1).
+"""The outbox of an idempotent producer: what to send next, without I/O (PROTOCOL 5.2.1).
 
 Items are collected into batches, each the body of one append with a sequence number of its own. Up
 to `max_in_flight` batches are in flight at once, in order:
 
-- The first batch of an epoch is sent alone. Until the server knows the epoch, it would refuse
-  another batch that arrives earlier, for good.
-- A batch that arrives before an earlier one is refused with the number that the server expects. It
-  is sent again once all earlier ones are acknowledged; refused once more, the gap can't be closed.
+- The first batch of an epoch is sent alone. If a later one arrived before it, the server would
+  refuse it for good, because a new epoch must start at 0.
+- A batch that arrives before an earlier one is refused as a gap. It is sent again once all earlier
+  ones are acknowledged. If it is refused once more, the gap can't be closed.
 - A batch whose response was lost is sent again under the same number, by which the server
   recognises it.
-- A batch that closes the stream waits for all others: after the close, the server no longer
-  recognises the numbers it knows.
+- A batch that closes the stream waits for all others: after the close, the server refuses even
+  repeated ones.
 
 A batch is acknowledged as a whole, and its items with it.
 """
@@ -56,7 +56,7 @@ class ProducerOptions(TypedDict, total=False):
     max_batch_items: int
     """A batch is sent when it has this many items: 10,000 unless set."""
     linger: float
-    """Seconds that an item may wait for others to share its append: 0.005 unless set."""
+    """Seconds that an item waits for others to share its append: 0.005 unless set."""
     max_in_flight: int
     """How many batches may be in flight: 5 unless set."""
     auto_claim: bool
@@ -66,7 +66,7 @@ class ProducerOptions(TypedDict, total=False):
     max_queue_bytes: int
     """How many bytes may wait for their acknowledgement: 64 MiB unless set."""
     on_full: OnFull
-    """Whether `append` waits or raises QueueFull when the queue is full: it waits unless set."""
+    """If the queue is full, `append` waits ('block') or raises QueueFull ('raise')."""
 
 
 class OutboxOptions(Struct, frozen=True, kw_only=True):
@@ -87,13 +87,13 @@ class OutboxOptions(Struct, frozen=True, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not allowed: at least 1")
         if self.linger < 0:
-            raise ValueError(f"linger={self.linger!r} is not allowed: seconds, 0 or more")
+            raise ValueError(f"linger={self.linger!r} is not allowed: at least 0 seconds")
         if self.on_full not in {"block", "raise"}:
             raise ValueError(f"on_full={self.on_full!r} is not allowed: block or raise")
 
 
 class UnconfirmedBatch(Struct, frozen=True):
-    """A batch that may have been sent, and has no response yet."""
+    """A batch that may have been sent, and is not acknowledged."""
 
     seq: int
     body: bytes
@@ -102,9 +102,9 @@ class UnconfirmedBatch(Struct, frozen=True):
 
 
 class SavedProducerState(Struct, frozen=True):
-    """The state of a producer: stored durably, it lets another process continue.
+    """The state of a producer, from which another process can continue.
 
-    A restored producer first sends the unconfirmed batches, under their old numbers, so that the
+    A restored producer first sends the unconfirmed batches under their old numbers, so that the
     server appends none of them twice.
     """
 
@@ -112,7 +112,7 @@ class SavedProducerState(Struct, frozen=True):
     epoch: int
     next_seq: int
     items: int
-    """How many items it covers, so that the input can be resumed after them."""
+    """Items that the state covers: the input continues after them."""
     unconfirmed: tuple[UnconfirmedBatch, ...] = ()
 
     def to_bytes(self) -> bytes:
@@ -132,7 +132,7 @@ _STATE: Final = msgspec.json.Decoder(SavedProducerState)
 
 
 class OutgoingBatch:
-    """One append of a producer: filled, sent, perhaps sent again, and settled."""
+    """One append of a producer: filled, sent once or more, and settled."""
 
     __slots__ = (
         "_callbacks",
@@ -156,7 +156,7 @@ class OutgoingBatch:
 
     def __init__(self, due: float) -> None:
         self.due = due
-        """When it is sent even if it is not full."""
+        """The time at which it is sent even if it is not full."""
         self.messages: list[bytes] = []
         self.size = 0
         self.count = 0
@@ -167,9 +167,9 @@ class OutgoingBatch:
         self.sent_alone = False
         """Whether all earlier ones were acknowledged when it was sent."""
         self.out_of_order = False
-        """Whether it once arrived at the server before an earlier one."""
+        """Whether it has arrived at the server before an earlier one."""
         self.in_doubt = False
-        """Whether it may have been appended without an acknowledgement."""
+        """Whether it may have been appended although no acknowledgement arrived."""
         self.failures = 0
         self.not_before = 0.0
         self.settled = False
@@ -186,7 +186,7 @@ class OutgoingBatch:
             _run_callback(callback)
 
     def when_settled(self, callback: Callable[[], object]) -> None:
-        """Run a callback once it is settled, which may be at once."""
+        """Run a callback once it is settled: now, if it already is."""
         with _SETTLING:
             if not self.settled:
                 self._callbacks.append(callback)
@@ -214,7 +214,7 @@ def _run_callback(callback: Callable[[], object]) -> None:
 
 
 class Delivery:
-    """The future of one item: done when the server has acknowledged it, or it has failed."""
+    """A future for one item: done when it is acknowledged or has failed."""
 
     __slots__ = ("_batch",)
 
@@ -337,7 +337,7 @@ class Outbox:
         return batch, wake
 
     def flush(self) -> None:
-        """Send the items that there are without waiting for more."""
+        """Send the items collected so far without waiting for more."""
         if self._filling is not None:
             self._complete()
 
@@ -449,7 +449,7 @@ class Outbox:
         return delay
 
     def fail(self, error: ClientError, batch: OutgoingBatch | None = None) -> None:
-        """Fail a batch and all later ones, or all there are."""
+        """Fail a batch and all later ones, or all batches."""
         self.failed = self.failed or error
         if self._filling is not None:
             self._complete()
@@ -468,7 +468,7 @@ class Outbox:
                 one.settle(None, undelivered)
 
     def state(self, upto: OutgoingBatch | None = None) -> SavedProducerState:
-        """Return the producer's state, with everything up to a batch or all there is."""
+        """Return the producer's state up to a batch, or up to the last item."""
         if upto is None:
             self.flush()
         pending = sorted([*self._in_flight.values(), *self._ready], key=lambda one: one.seq)
@@ -513,8 +513,8 @@ class Outbox:
     def _fence(self, batch: OutgoingBatch, error: ProducerFenced) -> None:
         doubtful = batch.in_doubt or any(one.in_doubt for one in self._ready)
         if not self.options.auto_claim or error.current_epoch is None or doubtful:
-            # It may have been appended before the other session took over: sending it under
-            # another epoch could append it twice.
+            # A batch in doubt may have been appended before the other session took over: under
+            # another epoch it could be appended twice.
             self.fail(error, batch)
             return
         self._fenced = error
@@ -570,5 +570,5 @@ def check_claim(producer_id: str, epoch: int) -> None:
 
 
 def _leaves_doubt(error: ClientError) -> bool:
-    """Return whether a request may have been carried out although it failed."""
+    """Return whether a request may have been executed although it failed."""
     return error.status is None or error.status >= 500

@@ -1,7 +1,7 @@
-"""Producers: exactly-once appends in the background, many items to one request.
+"""Producers: exactly-once appends in the background, many items per request.
 
-A `Sender` moves the batches of an outbox in an event loop. `AsyncProducer` runs one in the caller's
-loop, `Producer` in a thread with a loop of its own.
+A `Sender` sends the batches of an outbox on an event loop. `AsyncProducer` uses the caller's loop,
+`Producer` a thread with a loop of its own.
 """
 
 import asyncio
@@ -64,11 +64,11 @@ class Sender:
         self._task: asyncio.Task[None] = self._loop.create_task(self._run())
 
     def wake(self) -> None:
-        """Look for something to send; from the loop's own thread."""
+        """Send what is due; call it in the thread of the loop."""
         self._wake.set()
 
     def wake_threadsafe(self) -> None:
-        """Look for something to send; from any thread."""
+        """Send what is due; may be called in any thread."""
         self._loop.call_soon_threadsafe(self._wake.set)
 
     async def stop(self) -> None:
@@ -116,7 +116,7 @@ class Sender:
                     return  # it failed before it was sent
                 call = outbox.call(batch)
             try:
-                response = await self._client.send(call.request, batch.failures)
+                response = await self._client._send(call.request, batch.failures)
                 appended = call.interpret(response)
             except ClientError as failed:
                 error: ClientError | None = failed
@@ -171,7 +171,7 @@ class Sender:
 
 
 class Producer:
-    """Appends items exactly once, in order, many of them to one request; use it in a `with` block.
+    """Appends items exactly once, in order, many per request; use it in a `with` block.
 
     `append` queues an item and returns its `Delivery`; items are sent in the background. Failures
     are reported by the deliveries, by the next call, and by `flush` and `close`. Several threads
@@ -188,16 +188,18 @@ class Producer:
         save: Save | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        """Start; the stream's content type is requested if it is not known yet.
+        """Start a producer; the stream's content type is requested unless it is known.
 
-        `producer_id` names the writer across restarts, `epoch` its session: a greater one takes
-        over from a smaller one. `state` continues from a saved state. `save` is called with the
-        state before each batch is first sent, so that a killed process can be resumed without a
-        duplicate; it may block, since it runs in a thread of its own, for one state after the
-        other. Batches are sent at `max_batch_bytes`, `max_batch_items` or after `linger` seconds,
-        and at most `max_in_flight` at once. With `auto_claim` a stale epoch is replaced by a
-        greater one. `max_queue` and `max_queue_bytes` bound what is not acknowledged; `on_full` is
-        whether `append` then waits or raises. `ProducerOptions` has the defaults.
+        `producer_id` identifies the writer across restarts, `epoch` its session: a greater one
+        fences smaller ones. `state` is a saved state to continue from. `save` is called with the
+        state before each batch is first sent, so that a killed process can be resumed without
+        duplicates. It may block: it runs in another thread, for one state at a time.
+
+        A batch is sent when it has `max_batch_bytes` or `max_batch_items`, or after `linger`
+        seconds. At most `max_in_flight` batches are sent at once. With `auto_claim`, a producer
+        that is fenced takes over again with a greater epoch. `max_queue` and `max_queue_bytes`
+        limit the items that are not acknowledged; `on_full` is 'block' if `append` waits at a
+        limit, or 'raise'. `ProducerOptions` lists the defaults.
         """
         self._options = OutboxOptions(**options)
         content_type = stream.content_type()
@@ -234,7 +236,7 @@ class Producer:
 
     @property
     def epoch(self) -> int:
-        """The epoch of its appends, which increases when it takes over."""
+        """The epoch of the appends, which increases with `auto_claim`."""
         return self._outbox.epoch
 
     def append(
@@ -313,7 +315,7 @@ class Producer:
                 raise ProducerClosed(outbox.url)
             if not outbox.full:
                 return
-            # A callback would wait for itself.
+            # A callback that waits would block the thread that it waits for.
             if self._options.on_full == "raise" or self._is_own_thread():
                 raise QueueFull(outbox.url, outbox.waiting_items, outbox.waiting_bytes)
             self._changed.wait()
@@ -348,7 +350,7 @@ class Producer:
             headers=client.defaults.headers,
             params=client.defaults.params,
             retry=client.retry,
-            timeout=client.timeouts.usual,
+            timeout=client.timeouts.plain,
             tls=client.tls,
             on_retry=client.on_retry,
         ) as sending:
@@ -377,7 +379,7 @@ class Producer:
 
 
 class AsyncProducer:
-    """`Producer` with awaitable methods, for one event loop."""
+    """`Producer` with awaitable methods, on the caller's event loop."""
 
     def __init__(
         self,
@@ -389,7 +391,7 @@ class AsyncProducer:
         save: Save | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        """Set up; nothing is sent yet. The options are those of `Producer`."""
+        """Create a producer; nothing is sent yet. The options are those of `Producer`."""
         self._options = OutboxOptions(**options)
         self._stream = stream
         self._state = start_state(producer_id, epoch, state)
@@ -413,7 +415,7 @@ class AsyncProducer:
 
     @property
     def epoch(self) -> int:
-        """The epoch of its appends, which increases when it takes over."""
+        """The epoch of the appends, which increases with `auto_claim`."""
         return self._outbox.epoch if self._outbox is not None else self._state.epoch
 
     async def append(

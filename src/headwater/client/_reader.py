@@ -2,11 +2,11 @@
 
 A reader first catches up with plain reads; if it follows the stream, it then stays live. Its offset
 advances only when a whole response, or the control event after the data, has arrived (PROTOCOL
-5.8). Data of a broken connection that came without its offset is dropped and requested again:
-nothing is lost or seen twice.
+5.8). If the connection breaks before that, the data is dropped and requested again: nothing is lost
+or seen twice.
 
-Server-Sent Events (WHATWG HTML, 9.2) are parsed as bytes. A stream's text may be cut anywhere, even
-inside a character, and is decoded only after the parser.
+Server-Sent Events (WHATWG HTML, 9.2) are parsed as bytes. Text may be cut anywhere, even inside a
+character, so it is decoded only after it was parsed.
 """
 
 from base64 import b64decode
@@ -27,7 +27,7 @@ from headwater.protocol.content_types import holds_json, is_json, is_text, media
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-class Event(Struct, frozen=True):
+class SseEvent(Struct, frozen=True):
     """One event: its name, and its data lines joined with newlines."""
 
     name: str
@@ -44,7 +44,7 @@ class SseParser:
         self._after_return = False
         self._first = True
 
-    def feed(self, piece: bytes) -> list[Event]:
+    def feed(self, piece: bytes) -> list[SseEvent]:
         """Parse a piece; returns the events that it completes."""
         piece = self._normalise(piece)
         if b"\n" not in piece:
@@ -72,7 +72,7 @@ class SseParser:
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return piece
 
-    def _take(self, line: bytes) -> Event | None:
+    def _take(self, line: bytes) -> SseEvent | None:
         if self._first:
             self._first = False
             line = line.removeprefix(_BYTE_ORDER_MARK)
@@ -87,10 +87,10 @@ class SseParser:
             self._name = value.decode("utf-8", "replace")
         return None  # a comment, or a field that Durable Streams does not use
 
-    def _dispatch(self) -> Event | None:
+    def _dispatch(self) -> SseEvent | None:
         name, data = self._name, self._data
         self._name, self._data = "", []
-        return Event(name or "message", b"\n".join(data)) if data else None
+        return SseEvent(name or "message", b"\n".join(data)) if data else None
 
 
 Live = Literal["auto", "sse", "long-poll"]
@@ -100,7 +100,7 @@ _SHORT_CONNECTION_SECONDS: Final = 1.0
 _MAX_SHORT_CONNECTIONS: Final = 3
 
 
-class ControlEvent(Struct, frozen=True, rename="camel"):
+class ControlData(Struct, frozen=True, rename="camel"):
     """The data of a control event."""
 
     stream_next_offset: str
@@ -109,7 +109,7 @@ class ControlEvent(Struct, frozen=True, rename="camel"):
     stream_closed: bool = False
 
 
-_CONTROL: Final = msgspec.json.Decoder(ControlEvent)
+_CONTROL: Final = msgspec.json.Decoder(ControlData)
 
 
 class Reader:
@@ -125,7 +125,7 @@ class Reader:
         self.offset = start.offset
         self.closed = False
         self.caught_up = False
-        """Whether the plain reads have reached the end, so that the next read is live."""
+        """Whether a plain read has reached the tail, so that the next read is live."""
         self.content_type = ""
         self._live: Live | None = live
         self._until = until
@@ -137,7 +137,7 @@ class Reader:
 
     @property
     def position(self) -> Position:
-        """Where to resume after everything that was read."""
+        """The position after everything that was read."""
         return Position(self.offset, self._skip)
 
     @property
@@ -171,7 +171,7 @@ class Reader:
         return _calls.live_request(self.url, self.offset, "long-poll", self._cursor)
 
     def take(self, response: Response) -> Batch | None:
-        """Interpret the response to `request`; None if it brings nothing new."""
+        """Interpret the response to `request`; returns None if it has nothing new."""
         self._check_incarnation(response)
         cursor = response.headers.get(names.STREAM_CURSOR.lower())
         if response.status == 204 and self.caught_up:
@@ -217,11 +217,11 @@ class Reader:
         return True
 
     def use_long_poll(self) -> None:
-        """Use long-poll from now on: something between client and server buffers events."""
+        """Use long-poll from now on, because a proxy buffers events."""
         self._live = "long-poll"
 
     def advance(self, batch: Batch) -> Batch | None:
-        """Advance past a batch; returns None if it brings nothing new."""
+        """Advance past a batch; returns None if it has nothing new."""
         self.closed = batch.closed
         self._cursor = batch.cursor or self._cursor
         self.offset = batch.next_offset
@@ -230,7 +230,7 @@ class Reader:
             self._skip -= known
             batch = batch.without(known)
         if self._skip and batch.up_to_date:
-            # The stream is shorter than it was, so it is another one.
+            # The stream is shorter than the position, so it is another stream.
             raise recreated(self.url, 200)
         reaches_end = batch.up_to_date and not self._reported_up_to_date
         is_news = not batch.empty or batch.closed or reaches_end
@@ -256,7 +256,7 @@ class Reader:
 def recreated(url: str, status: int, message: str = "") -> StreamRecreated:
     """Return the error for a stream that is not the one read before."""
     return StreamRecreated(
-        message or f"The stream at {url} was deleted and created again: start again from -1.",
+        message or f"The stream at {url} was deleted and created again: read it again from -1.",
         url=url,
         status=status,
         code="stream-recreated",
@@ -287,7 +287,7 @@ class EventReader:
                     batches.append(batch)
         return batches
 
-    def _control(self, event: Event) -> Batch | None:
+    def _control(self, event: SseEvent) -> Batch | None:
         try:
             control = _CONTROL.decode(event.data)
         except msgspec.DecodeError as error:
@@ -310,7 +310,7 @@ class EventReader:
         self._pending = []
         return self._reader.advance(batch)
 
-    def _decode(self, event: Event) -> bytes:
+    def _decode(self, event: SseEvent) -> bytes:
         if not self._base64:
             return event.data
         try:

@@ -17,12 +17,12 @@ class Retry(Struct, frozen=True):
     """Exponential delays with full jitter; `Retry-After` of the server takes precedence."""
 
     attempts: int = 7
-    """How often a request is sent at most."""
+    """The maximum number of times that a request is sent."""
     first_delay: float = 0.1
     max_delay: float = 5.0
     multiplier: float = 2.0
     max_retry_after: float = 60.0
-    """If the server asks for a longer pause, the request fails."""
+    """If the server asks for a longer delay, the request fails."""
 
     def __post_init__(self) -> None:
         _check("attempts", self.attempts, "at least 1", holds=self.attempts >= 1)
@@ -44,7 +44,7 @@ class Retry(Struct, frozen=True):
         """Return the seconds to wait after attempt number `attempt` (from 0), or None to give up.
 
         `jitter` is a random number in [0, 1). A request that is not `repeatable` is sent again
-        only if the error proves that it was not carried out.
+        only if the error proves that it was not executed.
         """
         if attempt + 1 >= self.attempts:
             return None
@@ -64,7 +64,7 @@ class Retry(Struct, frozen=True):
 
 
 def is_transient(error: ClientError) -> bool:
-    """Return whether the same request may succeed a little later."""
+    """Return whether the same request may succeed later."""
     if isinstance(error, ServerFailed):
         return error.status not in _PERMANENT
     return isinstance(error, Overloaded | Unreachable | ConnectionLost)
@@ -73,7 +73,7 @@ def is_transient(error: ClientError) -> bool:
 def was_not_executed(error: ClientError) -> bool:
     """Return whether the error proves that the request changed nothing.
 
-    A 503 proves nothing: gateways also return it when the server fails in the middle.
+    A 503 is no proof: gateways also return it when the server fails while it executes the request.
     """
     return isinstance(error, Unreachable) or error.status == 429
 

@@ -1,4 +1,4 @@
-"""A stream of a server, its operations, and what reading it returns.
+"""A stream: its operations, and the readings that `read` and `follow` return.
 
 `Stream` and `AsyncStream` have the same operations, written once in `StreamOperations`.
 """
@@ -36,7 +36,7 @@ class BaseReading:
 
     @property
     def offset(self) -> str:
-        """Where to resume after all batches that were returned."""
+        """The offset, or position, to resume from after all batches that were returned."""
         return str(self._reader.position)
 
     @property
@@ -53,8 +53,8 @@ class BaseReading:
 class Reading(BaseReading):
     """A read from an offset to the present end of a stream.
 
-    Iterate over it, or over one of its views, once. After a lost connection it continues from the
-    last batch: nothing is lost or seen twice.
+    Iterate once, over batches or over one of the views: bytes, text or items. After a lost
+    connection it continues from the last batch: nothing is lost or seen twice.
     """
 
     def __init__(self, reader: Reader, start: Callable[[], Iterator[Batch]]) -> None:
@@ -96,7 +96,7 @@ class Reading(BaseReading):
 
 
 class Following(Reading):
-    """A read that waits for more data; it ends when the stream is closed, or by `stop`."""
+    """A read that waits for more data until the stream is closed or `stop` is called."""
 
     def __init__(
         self, reader: Reader, start: Callable[[], Iterator[Batch]], stop: Callable[[], None]
@@ -172,7 +172,7 @@ class TextDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def feed(self, batch: Batch) -> tuple[str, ...]:
-        """Return the text of a batch, if any; a character that it cuts comes with the next one."""
+        """Return the text of a batch, if any; a cut character is returned with the next batch."""
         try:
             text = self._decoder.decode(batch.data, final=batch.closed)
         except UnicodeDecodeError as error:
@@ -233,11 +233,11 @@ class StreamOperations:
     ) -> Steps[Created]:
         """Create the stream, or confirm that it exists with this configuration.
 
-        `ttl` is how many seconds it may stay unused, `expires_at` when it ends (RFC 3339). `data`
-        is its first content; with `closed` it gets no more.
+        The stream expires after `ttl` seconds without an access, or at the time `expires_at` (RFC
+        3339). `data` is its first content; with `closed`, it is also its last.
         """
         body = b"" if data is None else _calls.body_of(data, content_type)
-        created = yield from self.client.steps(
+        created = yield from self.client._steps(
             _calls.create(
                 self.url,
                 body,
@@ -261,12 +261,13 @@ class StreamOperations:
         content_type: str | None = None,
         close: bool = False,
     ) -> Steps[Appended]:
-        """Append one value; bytes are a whole body, of whose JSON array each element is a message.
+        """Append one value as one message.
 
-        If the response is lost, the append may or may not have been executed, and `ConnectionLost`
-        is raised. With `idempotent` it is sent again until it is acknowledged, and appended once;
-        `producer` does the same under a claim of your own. `close` closes the stream in the same
-        step.
+        Bytes are sent unchanged: in a JSON stream they must be a JSON text, and each element of an
+        array is a message. If the response is lost, the append may or may not have been executed,
+        and `ConnectionLost` is raised. With `idempotent` it is sent again until it is acknowledged,
+        and appended once; `producer` does the same under a claim of your own. `close` closes the
+        stream in the same step.
         """
         content_type = content_type or (yield from self._known_content_type())
         body = _calls.body_of(data, content_type)
@@ -303,7 +304,7 @@ class StreamOperations:
     @operation
     def exists(self) -> Steps[bool]:
         """Return whether the stream exists."""
-        return (yield from self.client.steps(_calls.exists(self.url)))
+        return (yield from self.client._steps(_calls.exists(self.url)))
 
     @operation
     def close(
@@ -311,7 +312,7 @@ class StreamOperations:
     ) -> Steps[Appended]:
         """Close the stream for good, in one step with a last append if there is data."""
         if data is None:
-            return (yield from self.client.steps(_calls.close(self.url)))
+            return (yield from self.client._steps(_calls.close(self.url)))
         content_type = content_type or (yield from self._known_content_type())
         body = _calls.body_of(data, content_type)
         return (
@@ -328,7 +329,7 @@ class StreamOperations:
         ttl: int | None = None,
         expires_at: str | None = None,
     ) -> Steps[Created]:
-        """Create a stream that starts with this one's data, up to an offset or to its end.
+        """Create a stream that shares this one's data, up to an offset or to its present end.
 
         `sub_offset` is a number of messages (JSON) or bytes after the offset.
         """
@@ -342,7 +343,7 @@ class StreamOperations:
             raise ValueError(f"{self.url} can only be forked on its own server, not to {url}")
         position = Position.parse(offset) if offset is not None else None
         return (
-            yield from client.steps(
+            yield from client._steps(
                 _calls.fork(
                     self.url,
                     url,
@@ -356,16 +357,16 @@ class StreamOperations:
 
     @operation
     def delete(self) -> Steps[None]:
-        """Delete the stream; its forks keep the data that they share with it."""
-        yield from self.client.steps(_calls.delete(self.url))
+        """Delete the stream; its forks retain the data that they share with it."""
+        yield from self.client._steps(_calls.delete(self.url))
 
     @operation
     def content_type(self) -> Steps[str]:
-        """Return the stream's content type, which is requested once."""
+        """Return the stream's content type; it is requested only once."""
         return (yield from self._known_content_type())
 
     def _head(self) -> Steps[StreamInfo]:
-        info = yield from self.client.steps(_calls.head(self.url))
+        info = yield from self.client._steps(_calls.head(self.url))
         self._content_type = info.content_type
         return info
 
@@ -394,12 +395,12 @@ class StreamOperations:
             yield Invoke(session.lock.acquire)
             try:
                 claim = session.claim()
-                appended = yield from self.client.steps(call(claim))
+                appended = yield from self.client._steps(call(claim))
                 session.confirm(claim)
             finally:
                 session.lock.release()
         else:
-            appended = yield from self.client.steps(call(producer))
+            appended = yield from self.client._steps(call(producer))
         if appended.next_offset:
             return appended
         info = yield from self._head()
@@ -407,41 +408,40 @@ class StreamOperations:
 
 
 class Stream(StreamOperations):
-    """One stream. Creating this object sends no request: the stream need not exist yet.
+    """A stream by its URL. Creating this object sends no request: the stream need not exist yet.
 
     Every method raises a subclass of `headwater.errors.ClientError` if it fails. Data for a JSON
-    stream is any value that JSON can represent; bytes are a JSON text and are sent as they are.
-    Other streams take bytes and text.
+    stream is any value that JSON can represent; bytes must be a JSON text and are sent unchanged.
+    Other streams accept bytes and text.
     """
 
     client: "Client"
 
     def __init__(self, client: "Client", url: str, content_type: str | None = None) -> None:
-        super().__init__(url, client.make_lock(), content_type)
+        super().__init__(url, client._make_lock(), content_type)
         self.client = client
 
     def read(self, offset: str = START, *, until: str | None = None) -> Reading:
         """Read from an offset to the present end; there is always at least one batch.
 
-        `until` is an offset at which the reader will stop: little data after it is sent. A server
-        that does not know the parameter may return batches that reach beyond it.
+        With `until`, reading stops at that offset. A server that does not support the parameter may
+        return a last batch that extends past it.
         """
         reader = Reader(self.url, str(offset), until=until)
         return Reading(reader, lambda: self._batches(reader, Scope()))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> Following:
-        """Read from an offset, then wait for more; ends when the stream is closed.
+        """Read from an offset, then wait for more data until the stream is closed.
 
-        `live` is how to wait: `sse`, `long-poll`, or `auto` for SSE wherever it carries the data
-        exactly, which is everything but text. If something between client and server buffers
-        events, `auto` changes to long-poll.
+        `live` is how to wait: 'sse', 'long-poll', or 'auto', which uses SSE except for text, since
+        SSE changes its line ends. If a proxy buffers events, long-poll is used instead.
         """
         reader = Reader(self.url, str(offset), live)
         scope = Scope()
         return Following(reader, lambda: self._batches(reader, scope), scope.stop)
 
     def _batches(self, reader: Reader, scope: Scope) -> Iterator[Batch]:
-        for batch in self.client.read(reader, scope):
+        for batch in self.client._read(reader, scope):
             self._content_type = batch.content_type or self._content_type
             yield batch
 
@@ -452,21 +452,21 @@ class AsyncStream(StreamOperations, Asynchronous):
     client: "AsyncClient"
 
     def __init__(self, client: "AsyncClient", url: str, content_type: str | None = None) -> None:
-        super().__init__(url, client.make_lock(), content_type)
+        super().__init__(url, client._make_lock(), content_type)
         self.client = client
 
     def read(self, offset: str = START, *, until: str | None = None) -> AsyncReading:
         """Read from an offset to the present end, as `Stream.read` does."""
         reader = Reader(self.url, str(offset), until=until)
-        return AsyncReading(reader, lambda: self._batches(reader, self.client.make_scope()))
+        return AsyncReading(reader, lambda: self._batches(reader, self.client._make_scope()))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> AsyncFollowing:
         """Read from an offset, then wait for more, as `Stream.follow` does."""
         reader = Reader(self.url, str(offset), live)
-        scope = self.client.make_scope()
+        scope = self.client._make_scope()
         return AsyncFollowing(reader, lambda: self._batches(reader, scope), scope.stop)
 
     async def _batches(self, reader: Reader, scope: "AsyncScope") -> AsyncIterator[Batch]:
-        async for batch in self.client.read(reader, scope):
+        async for batch in self.client._read(reader, scope):
             self._content_type = batch.content_type or self._content_type
             yield batch

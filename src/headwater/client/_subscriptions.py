@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from headwater.client._calls import Call
 from headwater.client._error_mapping import error_from_response, unexpected_response
-from headwater.client._http1 import ROOT, Request, Response, stream_url, with_query
+from headwater.client._http1 import Request, Response, control_url, with_query
 from headwater.client._operations import Asynchronous, Items, Steps, listing, operation
+from headwater.protocol.paths import DEFAULT_ROOT
 
 if TYPE_CHECKING:
     from headwater.client._client import AsyncClient, BaseClient, Client
@@ -26,7 +27,7 @@ Description = dict[str, Any]
 
 
 class WakeStream(Struct, frozen=True):
-    """A stream of a wake: read it from `acked_offset` on."""
+    """A stream of a claim: read it from `acked_offset`."""
 
     path: str
     acked_offset: str
@@ -69,7 +70,7 @@ class SubscriptionPage(Struct, frozen=True):
 
 
 def create(
-    base_url: str, subscription: str, config: Description, *, root: str = ROOT
+    base_url: str, subscription: str, config: Description, *, root: str = DEFAULT_ROOT
 ) -> Call[SubscriptionCreated]:
     """Create a subscription, or confirm it."""
     request = _request("PUT", base_url, subscription, root=root, body=config)
@@ -80,29 +81,33 @@ def create(
     return Call(request, interpret)
 
 
-def show(base_url: str, subscription: str, *, root: str = ROOT) -> Call[Description]:
+def show(base_url: str, subscription: str, *, root: str = DEFAULT_ROOT) -> Call[Description]:
     """Describe a subscription with its streams."""
     return Call(_request("GET", base_url, subscription, root=root), _reader(Description))
 
 
-def delete(base_url: str, subscription: str, *, root: str = ROOT) -> Call[None]:
+def delete(base_url: str, subscription: str, *, root: str = DEFAULT_ROOT) -> Call[None]:
     """Delete a subscription."""
     return Call(_request("DELETE", base_url, subscription, root=root), _nothing)
 
 
-def list_page(base_url: str, after: str = "", *, root: str = ROOT) -> Call[SubscriptionPage]:
+def list_page(
+    base_url: str, after: str = "", *, root: str = DEFAULT_ROOT
+) -> Call[SubscriptionPage]:
     """List subscriptions in the order of their ids."""
-    url = with_query(stream_url(base_url, "__ds/subscriptions", root), ("after", after))
+    url = with_query(control_url(base_url, "subscriptions", root), ("after", after))
     return Call(Request("GET", url), _reader(SubscriptionPage))
 
 
-def rotate_keys(base_url: str, *, root: str = ROOT) -> Call[Description]:
+def rotate_keys(base_url: str, *, root: str = DEFAULT_ROOT) -> Call[Description]:
     """Sign webhooks with a new key from now on."""
-    url = stream_url(base_url, "__ds/keys/rotate", root)
+    url = control_url(base_url, "keys/rotate", root)
     return Call(Request("POST", url, repeatable=False), _reader(Description))
 
 
-def claim(base_url: str, subscription: str, worker: str, *, root: str = ROOT) -> Call[Claim | None]:
+def claim(
+    base_url: str, subscription: str, worker: str, *, root: str = DEFAULT_ROOT
+) -> Call[Claim | None]:
     """Claim pending work; None if there is none, or another worker holds the lease."""
     request = _request(
         "POST",
@@ -129,7 +134,7 @@ def ack(
     offsets: dict[str, str],
     *,
     done: bool,
-    root: str = ROOT,
+    root: str = DEFAULT_ROOT,
 ) -> Call[Acked]:
     """Acknowledge offsets; without `done`, this extends the lease."""
     acks = [{"stream": path, "offset": offset} for path, offset in offsets.items()]
@@ -140,8 +145,10 @@ def ack(
     return Call(request, _reader(Acked))
 
 
-def release(base_url: str, subscription: str, held: Claim, *, root: str = ROOT) -> Call[None]:
-    """Release the lease without acking: another worker is woken."""
+def release(
+    base_url: str, subscription: str, held: Claim, *, root: str = DEFAULT_ROOT
+) -> Call[None]:
+    """Release the lease without acking, so that another worker is woken."""
     body = {"wake_id": held.wake_id, "generation": held.generation}
     request = _request(
         "POST", base_url, subscription, "release", root=root, body=body, token=held.token
@@ -160,7 +167,7 @@ def _request(
     token: str = "",
     repeatable: bool = True,
 ) -> Request:
-    url = stream_url(base_url, "__ds/subscriptions", root) + "/" + quote(subscription, safe="")
+    url = control_url(base_url, "subscriptions", root) + "/" + quote(subscription, safe="")
     headers = {} if body is None else {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -222,38 +229,38 @@ class SubscriptionOperations:
     ) -> Steps[SubscriptionCreated]:
         """Create a subscription to a glob over paths, to streams, or to both; or confirm it.
 
-        Workers are woken through `wake_stream`, a server through `webhook`. `lease` is how many
-        seconds a worker may be silent.
+        Workers are woken by events in `wake_stream`; a `webhook` is a URL that the server calls. A
+        worker that is silent for `lease` seconds loses its lease.
         """
         config = _config(pattern, streams, wake_stream, webhook, lease, description)
         client = self.client
         call = create(client.base_url, subscription, config, root=client.root)
-        return (yield from client.steps(call))
+        return (yield from client._steps(call))
 
     @operation
     def show(self, subscription: str) -> Steps[Description]:
         """Describe a subscription with its streams."""
         client = self.client
-        return (yield from client.steps(show(client.base_url, subscription, root=client.root)))
+        return (yield from client._steps(show(client.base_url, subscription, root=client.root)))
 
     @operation
     def delete(self, subscription: str) -> Steps[None]:
         """Delete a subscription: workers that hold its lease can't ack any more."""
         client = self.client
-        yield from client.steps(delete(client.base_url, subscription, root=client.root))
+        yield from client._steps(delete(client.base_url, subscription, root=client.root))
 
     @operation
     def claim(self, subscription: str, worker: str) -> Steps[Claim | None]:
         """Claim pending work; None if there is none, or another worker holds the lease."""
         client = self.client
         call = claim(client.base_url, subscription, worker, root=client.root)
-        return (yield from client.steps(call))
+        return (yield from client._steps(call))
 
     @operation
     def rotate_keys(self) -> Steps[Description]:
         """Sign webhooks with a new key from now on; returns the keys of the server."""
         client = self.client
-        return (yield from client.steps(rotate_keys(client.base_url, root=client.root)))
+        return (yield from client._steps(rotate_keys(client.base_url, root=client.root)))
 
     @listing
     def list(self) -> Items[Description]:
@@ -261,7 +268,7 @@ class SubscriptionOperations:
         client = self.client
         after: str | None = ""
         while after is not None:
-            page = yield from client.steps(list_page(client.base_url, after, root=client.root))
+            page = yield from client._steps(list_page(client.base_url, after, root=client.root))
             yield from page.subscriptions
             after = page.next
 

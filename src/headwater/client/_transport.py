@@ -1,7 +1,6 @@
-"""Connections: the rule of when one is used again, and the blocking transport.
+"""Connections: the pool of idle ones, which both transports use, and the blocking transport.
 
-`AsyncTransport` shares the rule. The blocking transport keeps sockets open between requests and may
-be used from any number of threads.
+The blocking transport keeps sockets open between requests. Any number of threads may share it.
 """
 
 import select
@@ -33,24 +32,24 @@ PIECE_BYTES: Final = 256 * 1024
 MAX_IDLE: Final = 16
 FRESH_SECONDS: Final = 4.0
 """Servers close connections that were idle for some seconds (Node after 5). A request that must not
-be sent twice is not sent on a connection that may just be closing."""
+be sent twice is only sent on a connection that was idle for less than this."""
 IN_DOUBT: Final = (
-    "It may or may not have been carried out: look at the end of the stream before sending again."
+    "The request may have been executed: check the end of the stream before you send it again."
 )
 
 
 class Timeouts:
-    """How many seconds to wait: for a connection or a response, and for data of a live read."""
+    """Seconds to wait for a connection or a response, and for data of a live read."""
 
-    def __init__(self, usual: float, live: float) -> None:
-        if usual <= 0 or live <= 0:
+    def __init__(self, plain: float, live: float) -> None:
+        if plain <= 0 or live <= 0:
             raise ValueError("timeout and live_timeout are seconds and must be more than 0")
-        self.usual = usual
+        self.plain = plain
         self.live = live
 
     def of(self, request: Request) -> float:
         """Return how long the server may be silent after a request."""
-        return self.live if request.live else self.usual
+        return self.live if request.live else self.plain
 
 
 class IdleConnections(Generic[C]):
@@ -70,7 +69,7 @@ class IdleConnections(Generic[C]):
         return True
 
     def take(self, request: Request) -> C | None:
-        """Return a connection that may carry a request, and close those that may not."""
+        """Return a connection that is usable for a request; the others are closed."""
         idle = self._idle.get(origin_of(request.url))
         while idle:
             connection, since = idle.pop()
@@ -81,14 +80,14 @@ class IdleConnections(Generic[C]):
         return None
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all connections."""
         for idle in self._idle.values():
             for connection, _ in idle:
                 self._close(connection)
         self._idle = {}
 
 
-class Connections(Protocol[C_contra]):
+class BaseTransport(Protocol[C_contra]):
     """What an exchange needs of its transport."""
 
     timeouts: Timeouts
@@ -102,7 +101,7 @@ class BaseExchange(Generic[C]):
     """One request and its response as it arrives."""
 
     def __init__(
-        self, transport: Connections[C], connection: C, request: Request, attempt: int
+        self, transport: BaseTransport[C], connection: C, request: Request, attempt: int
     ) -> None:
         self._transport = transport
         self._connection = connection
@@ -196,7 +195,7 @@ class Transport:
         origin = origin_of(request.url)
         try:
             sock = socket.create_connection(
-                (host, parts.port or (443 if secure else 80)), self.timeouts.usual
+                (host, parts.port or (443 if secure else 80)), self.timeouts.plain
             )
         except OSError as error:
             raise Unreachable(request.url, origin, reason_of(error)) from None
@@ -227,7 +226,7 @@ class Exchange(BaseExchange[socket.socket]):
             if rest:
                 self._connection.sendall(rest)
         except (BrokenPipeError, ConnectionResetError):
-            return  # a server may refuse before it has read the whole body: its response says why
+            return  # a server may refuse before it has read the whole body: read its response
         except OSError as error:
             raise self._failed(error) from None
 
@@ -238,21 +237,27 @@ class Exchange(BaseExchange[socket.socket]):
         return self.parser.response()
 
     def open(self, patience: float | None = None) -> Response | None:
-        """Wait for the head of a 200 response, or for all of another one; None for silence."""
+        """Wait for the head of a 200 response, or for all of another one.
+
+        Returns None if nothing arrived for `patience` seconds.
+        """
         while not self.parser.has_head:
             if not self._receive(patience):
                 return None
         return self.parser.head() if self.parser.status == 200 else self.receive_all()
 
     def receive_more(self, patience: float | None = None) -> bytes | None:
-        """Wait for more of the body and return it: empty at the end, None for silence."""
+        """Wait for more of the body and return it: empty at the end.
+
+        Returns None if nothing arrived for `patience` seconds.
+        """
         while not self.parser.has_data and not self.parser.done:
             if not self._receive(patience):
                 return None
         return self.parser.take()
 
-    def cut(self) -> None:
-        """Break the connection, also from another thread: whatever waits for it stops waiting."""
+    def abort(self) -> None:
+        """Break the connection, from any thread; a thread that waits for it stops waiting."""
         shut_down(self._connection)
 
     def _receive(self, patience: float | None) -> bool:
@@ -302,11 +307,11 @@ class Scope:
             exchange.finish()
 
     def stop(self) -> None:
-        """End the reader, whatever it waits for."""
+        """End the reader, even while it waits for data or for its next attempt."""
         with self._lock:
             self._stopped.set()
             if self._exchange is not None:
-                self._exchange.cut()
+                self._exchange.abort()
 
     @property
     def stopped(self) -> bool:
@@ -320,7 +325,7 @@ class Scope:
 
 def default_tls() -> "ssl.SSLContext":
     """Return a context that trusts the system's certificates; loading them takes time."""
-    import ssl  # noqa: PLC0415 - a tenth of the time that a plain client takes to start
+    import ssl  # noqa: PLC0415 - a tenth of the start-up time of a client that does not need it
 
     return ssl.create_default_context()
 
@@ -328,7 +333,7 @@ def default_tls() -> "ssl.SSLContext":
 def reason_of(error: Exception) -> str:
     """Describe in a few words why a connection failed."""
     if isinstance(error, TimeoutError):
-        return "no answer came in time"
+        return "no response in time"
     untrusted = getattr(error, "verify_message", None)  # of ssl.SSLCertVerificationError
     if untrusted:
         return f"its certificate is not trusted ({untrusted})"
@@ -338,14 +343,14 @@ def reason_of(error: Exception) -> str:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """Break a connection without closing it: its number must not be given to another yet."""
+    """Break a connection without closing it, so that its descriptor is not reused yet."""
     with suppress(OSError, ValueError):
-        # The kernel's own call: the one of `ssl` would also drop the session under the reader.
+        # Of the plain socket: the method of an SSL socket would also drop the reader's session.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def has_input(number: int) -> bool:
-    """Return whether an idle connection is readable: it has ended, or has sent too much."""
+    """Return whether an idle connection is readable: it has ended, or has unexpected input."""
     poll = select.poll()
     poll.register(number, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""What the operations on a stream return, and the batches that reading one yields."""
+"""Results of the operations on a stream, and the batches that reading one yields."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -19,10 +19,10 @@ _EMPTY_ARRAY_BYTES: Final = 64
 
 
 class Position(NamedTuple):
-    """Where to resume: an offset, and how many messages after it were processed already.
+    """Where to resume a read: an offset, and how many messages after it to skip.
 
-    The server returns one offset per batch. A position between two of them is a count of messages,
-    which works with any server.
+    Servers return one offset per batch. A position inside a batch is its start and a count of
+    messages, which works with any server.
     """
 
     offset: str
@@ -43,11 +43,11 @@ class Position(NamedTuple):
 
 
 class Created(Struct, frozen=True):
-    """A stream or a fork that exists now."""
+    """The result of creating a stream or a fork."""
 
     url: str
     new: bool
-    """False if it existed before, or was created by an attempt whose response was lost."""
+    """False if it existed before; also if an earlier attempt, whose response was lost, made it."""
     content_type: str
     next_offset: str
     """Where the stream ends."""
@@ -61,7 +61,7 @@ class Appended(Struct, frozen=True):
     """Where the stream ends now."""
     closed: bool = False
     duplicate: bool = False
-    """Whether an earlier attempt with the same producer headers had appended the data."""
+    """Whether an earlier attempt with the same producer headers has appended the data."""
     producer_seq: int | None = None
     """The last sequence number accepted from this producer, if the server reports it."""
 
@@ -81,7 +81,7 @@ class StreamInfo(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """Some of a stream's data, and the offset after it."""
+    """A piece of a stream's data, and the offset after it."""
 
     data: bytes
     """Bytes as they were appended; for a JSON stream, an array of messages."""
@@ -96,7 +96,7 @@ class Batch(Struct, frozen=True):
     content_type: str
     cursor: str | None = None
     skipped: int = 0
-    """How many messages (JSON) or bytes between `start` and the data were left out."""
+    """Messages (JSON) or bytes after `start` that the data does not include."""
     url: str = ""
 
     @property

@@ -1,8 +1,8 @@
 """Pull-wake workers (PROTOCOL 7.2, 7.3).
 
 A worker claims pending work, reads each stream from its acked offset, passes the batches to a
-function, and acks each batch after the function has returned. An ack also extends the lease; while
-the function runs long, heartbeats do.
+function, and acks each batch after the function has returned. Each ack extends the lease, and so do
+heartbeats while the function runs.
 """
 
 import socket
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 _HEARTBEATS_PER_LEASE: Final = 3
 
 _DELETED: Final = (StreamNotFound, StreamGone, StreamRecreated)
-"""Reading a claimed stream raises these if it was deleted, or another one is at its path.
+"""Raised by reading a claimed stream that was deleted, or replaced by another one at its path.
 
 Such a stream is skipped without an ack: the server has dropped its offset, and wakes a worker for
-the new stream from its beginning.
+the new stream.
 """
 
 
@@ -100,10 +100,10 @@ class WorkerOperations:
         """Work until `stop` is called or the wake stream is closed."""
         client = self.client
         show = _subscriptions.show(client.base_url, self._subscription, root=client.root)
-        description = yield from client.steps(show)
+        description = yield from client._steps(show)
         wakes = client.stream(description["wake_stream"])
-        end = yield from client.steps(_calls.head(wakes.url))
-        # The position to wait from is taken before the work is claimed: no wake is missed.
+        end = yield from client._steps(_calls.head(wakes.url))
+        # The tail of the wake stream is read before work is claimed, so that no wake is missed.
         self._following = wakes.follow(end.next_offset)
         batches = self._following.batches()
         yield from self._run_once()
@@ -132,7 +132,7 @@ class WorkerOperations:
             call = _subscriptions.claim(
                 client.base_url, self._subscription, self._name, root=client.root
             )
-            claim = yield from client.steps(call)
+            claim = yield from client._steps(call)
             if claim is None:
                 break
             with suppress(LeaseLost):  # another worker has it now
@@ -150,7 +150,7 @@ class WorkerOperations:
         except BaseException as error:
             if not isinstance(error, LeaseLost):
                 with suppress(ClientError):
-                    yield from self.client.steps(lease.release())
+                    yield from self.client._steps(lease.release())
             raise
         finally:
             yield Invoke(stop_heartbeat)
@@ -174,7 +174,7 @@ class WorkerOperations:
 
     def _ack(self, lease: Lease, offsets: dict[str, str], *, done: bool = False) -> Steps[None]:
         try:
-            yield from self.client.steps(lease.ack(offsets, done=done))
+            yield from self.client._steps(lease.ack(offsets, done=done))
         except ClientError as error:
             if isinstance(error, RequestRefused) and error.status in {401, 409, 410}:
                 raise LeaseLost(error.url, error.status) from error
@@ -186,11 +186,11 @@ class WorkerOperations:
 
 
 class Worker(WorkerOperations):
-    """Does the work of one subscription; any number of workers may share it.
+    """Processes the pending messages of a subscription; any number of workers may share it.
 
     `handle` is called with a stream's path and a batch; the batch is acked when it returns. If it
     raises, the claim is released and the error propagates from `run`. After a crash or a lost lease
-    a batch is handled again, so the work must tolerate that.
+    a batch is handled again, so `handle` must tolerate repetition.
     """
 
     client: "Client"
@@ -259,5 +259,5 @@ class AsyncWorker(WorkerOperations, Asynchronous):
 
 
 def _worker_name() -> str:
-    """Return a name by which an operator finds this worker."""
+    """Return a name that identifies this worker to operators."""
     return f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
