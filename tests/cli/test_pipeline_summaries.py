@@ -4,8 +4,8 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headwater.cli._io import DEFAULT_URL
 from headwater.cli.pipeline_report import summary
+from headwater.protocol.paths import DEFAULT_URL
 from headwater.spark.jobs.publish import Published
 from headwater.spark.jobs.restore import Restored, RestoredStream
 from headwater.spark.jobs.snapshot import Snapshotted

@@ -30,13 +30,13 @@ from headwater.errors import (
 from headwater.protocol import content_types
 from headwater.protocol.content_types import is_json
 from headwater.protocol.headers import BadHeader, parse_expiry
+from headwater.protocol.paths import DEFAULT_URL
 
 if TYPE_CHECKING:
     from headwater.client import Batch, Client
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DEFAULT_URL: Final = "http://127.0.0.1:4437"
 _NEW_OUTAGE_SECONDS: Final = 15.0
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headwater.cli._io import DEFAULT_URL, counted
+from headwater.cli._io import counted
 from headwater.cli._progress import Progress
+from headwater.protocol.paths import DEFAULT_URL
 
 if TYPE_CHECKING:
     from headwater.spark.jobs.publish import Published

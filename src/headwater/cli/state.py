@@ -147,8 +147,6 @@ def export(
     Each table has the columns key and value, the value as JSON, and one column for each member of
     the values.
     """
-    # FIXME empty import
-
     target = stream_target(stream, url)
     with _loaded(target, None) as db:
         tables = {
@@ -202,8 +200,6 @@ def _chosen(db: "StreamDB", type_: str | None, key: str | None) -> dict[str, lis
 
 def _print(db: "StreamDB", type_: str | None, key: str | None, *, as_json: bool) -> None:
     import msgspec
-
-    # FIXME empty import
 
     for name, keys in _chosen(db, type_, key).items():
         values = {each: db[name].get(each) for each in keys}

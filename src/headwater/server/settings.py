@@ -5,7 +5,7 @@ from ipaddress import ip_network
 from typing import Any, Final
 
 from headwater.errors import SettingsError
-from headwater.protocol.paths import RESERVED
+from headwater.protocol.paths import DEFAULT_PORT, DEFAULT_ROOT, RESERVED
 
 ENV_PREFIX: Final = "HEADWATER_"
 KIB: Final = 1024
@@ -29,7 +29,7 @@ class Settings:
     """The settings of `headwater serve`."""
 
     host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all interfaces.")
-    port: int = _setting(4437, "Port to listen on; 0 for any free port.", least=0)
+    port: int = _setting(DEFAULT_PORT, "Port to listen on; 0 for any free port.", least=0)
     store: str = _setting(
         "./headwater-data", "Data directory, or 'memory' to keep streams in memory only."
     )
@@ -41,7 +41,7 @@ class Settings:
     runs_store: str = _setting(
         "", "Store of runs, such as 'sqlite:runs.db'; empty for a file in the data directory."
     )
-    root: str = _setting("/v1/stream/", "URL path of the streams.")
+    root: str = _setting(DEFAULT_ROOT, "URL path of the streams.")
     # A journal record is shorter than 2 GiB and a batch than 4 GiB; framing adds up to a half.
     max_body_bytes: int = _setting(
         32 * MIB,
@@ -154,7 +154,7 @@ class Settings:
         for item in fields(self):
             check(item, getattr(self, item.name))
         if not (self.root.startswith("/") and self.root.endswith("/")) or "//" in self.root:
-            raise SettingsError("root", self.root, "a path such as /v1/stream/")
+            raise SettingsError("root", self.root, f"a path such as {DEFAULT_ROOT}")
         if RESERVED in self.root:
             raise SettingsError("root", self.root, f"a path without '{RESERVED}'")
         if self.port > 65535:
