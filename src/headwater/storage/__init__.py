@@ -1,1 +1,1 @@
-"""Where streams are kept: one interface, one file or folder per backend."""
+"""Storage of streams: one interface, and a module or package for each backend."""

@@ -1,6 +1,6 @@
-"""An append-only run of bytes in memory, most of which can be read without a copy.
+"""An append-only sequence of bytes in memory, most of which can be read without a copy.
 
-New bytes go to an open block. A full block is sealed, and read as views from then on.
+New bytes are added to an open block. Once full, a block is sealed, and is read through views.
 """
 
 from bisect import bisect_right
@@ -58,7 +58,7 @@ class ByteLog:
             start = upto
             index += 1
         if start < end:
-            # The open block still grows, and a view would pin it: copy.
+            # A view would prevent the open block from growing: copy.
             base = self.end - len(self._open)
             with memoryview(self._open) as view:
                 buffers.append(bytes(view[start - base : end - base]))

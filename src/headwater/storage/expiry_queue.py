@@ -1,7 +1,7 @@
-"""Deadlines in order: which streams may have expired.
+"""A queue of deadlines: which streams may have expired.
 
-An entry is neither updated when its stream is accessed nor removed when its stream is deleted. The
-caller checks the stream of an entry that is due, and adds it again if it has not expired.
+Accessing or deleting a stream does not change its entry. The caller checks the stream of an entry
+that is due, and adds it again if it has not expired.
 """
 
 from collections.abc import Callable, Hashable
@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class ExpiryQueue(Generic[Key]):
-    """A heap of deadlines, in memory proportional to the number of live streams."""
+    """A heap of deadlines; its size is proportional to the number of live streams."""
 
     __slots__ = ("_compact_at", "_heap", "_is_live")
 

@@ -7,7 +7,7 @@ from headwater.protocol.byte_requests import Buffer
 
 
 class Truncated(OSError):
-    """A file is shorter than the range that should be in it."""
+    """A file ends before the end of a range."""
 
 
 class FileRange:
@@ -17,7 +17,7 @@ class FileRange:
 
     def __init__(self, owner: object, fd: int, position: int, length: int) -> None:
         self._owner = owner
-        """Holds the file open."""
+        """Keeps the file open."""
         self.fd = fd
         self.position = position
         self._length = length
@@ -45,12 +45,12 @@ Part = Buffer | FileRange
 
 
 def in_memory(parts: Sequence[Part]) -> list[Buffer]:
-    """Read the parts that are in files."""
+    """Return the parts as buffers, after reading those that are in files."""
     return [part.read() if isinstance(part, FileRange) else part for part in parts]
 
 
 def pieces(parts: Sequence[Part], size: int) -> Iterator[Buffer]:
-    """Yield the bytes of parts one after another, at most `size` bytes of a file at a time."""
+    """Yield the bytes of the parts in order, reading at most `size` bytes of a file at a time."""
     for part in parts:
         if isinstance(part, FileRange):
             for at in range(0, len(part), size):

@@ -1,7 +1,7 @@
-"""A future whose callbacks run in the turn of the event loop in which it is done.
+"""A future whose callbacks run in the same turn of the event loop in which it is done.
 
-An `asyncio.Future` schedules its callbacks for the next turn. That costs each writer that waits for
-a commit, and each reader that waits for a change, one more turn.
+An `asyncio.Future` schedules its callbacks for the next turn, which delays each writer that waits
+for a commit, and each reader that waits for a change, by one turn.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class ImmediateFuture(Generic[T]):
-    """What a task or an inline task requires of a future; it is never cancelled.
+    """A future that tasks and inline tasks can await; it can't be cancelled.
 
-    It must not be done while a task is running: other tasks that wait for it resume at once.
+    Its result must not be set while a task is running, because waiting tasks are resumed at once.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_callbacks", "_done", "_loop", "_result")
@@ -48,7 +48,7 @@ class ImmediateFuture(Generic[T]):
         return removed
 
     def set_result(self, result: T) -> None:
-        """Resume everything that waits, in this turn of the loop."""
+        """Set the result and run the callbacks at once."""
         self._done = True
         self._result = result
         callbacks, self._callbacks = self._callbacks, []
@@ -59,7 +59,7 @@ class ImmediateFuture(Generic[T]):
                 else:
                     context.run(callback, self)
             except Exception:
-                # The others wait for the same result and would not be resumed later.
+                # The other callbacks must run: nothing would call them later.
                 log.exception("a callback of a future failed")
 
     def done(self) -> bool:
@@ -70,7 +70,7 @@ class ImmediateFuture(Generic[T]):
         return self._result
 
     def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the signature of futures
-        """Return False: others may wait for it; a cancelled task resumes when it is done."""
+        """Return False: others may wait for it. A cancelled task is resumed when it is done."""
         return False
 
     def get_loop(self) -> asyncio.AbstractEventLoop:

@@ -1,6 +1,6 @@
-"""The memory store: everything in dictionaries, lost when the process ends.
+"""The memory store: everything is in dictionaries, and is lost when the process ends.
 
-It decides and applies in one step without waiting, so no call sees another one half done.
+A call decides and applies without awaiting anything, so calls never interleave.
 """
 
 from collections.abc import Callable, Mapping
@@ -85,11 +85,11 @@ class _Stream:
 
     @property
     def durable(self) -> WriterState:
-        """What readers see: in memory, everything that was accepted."""
+        """The state that readers see: in memory, the accepted one."""
         return self.accepted
 
     def info(self) -> StreamInfo:
-        """Describe the stream; cached until it changes, since each read asks for it."""
+        """Describe the stream; cached until it changes, since every read needs it."""
         info = self._info
         if info is None:
             accepted = self.accepted
@@ -110,10 +110,10 @@ class _Stream:
         self._info = None
 
     def slice(self, start: int, end: int) -> list[Buffer]:
-        """Return the bytes of a range; inherited ones come from the chain of sources."""
+        """Return the bytes of a range; inherited ones are read from the chain of sources."""
         if start >= self.log.start:
             return self.log.slice(start, end)
-        # From the end to the beginning: a chain may be longer than calls can be nested.
+        # A loop, not recursion: a chain of forks may be longer than the recursion limit.
         pieces: list[list[Buffer]] = []
         stream: _Stream | None = self
         while stream is not None and start < end:
@@ -159,7 +159,7 @@ class MemoryStore(Store):
         read = _nothing if source is None else source.read
         decision = serve(decide_create(path, request, existing, source), read)
         if isinstance(decision, Exists):
-            assert existing is not None  # noqa: S101 - it does
+            assert existing is not None  # noqa: S101 - `Exists` implies it
             return Created(existing.info(), new=False)
         if not isinstance(decision, NewStream):
             return decision
@@ -189,7 +189,7 @@ class MemoryStore(Store):
         decision = decide_append(path, stream, producer, request)
         if isinstance(decision, Missing):
             return decision
-        assert stream is not None  # noqa: S101 - it would be missing
+        assert stream is not None  # noqa: S101 - otherwise the decision is `Missing`
         if isinstance(decision, Accepted):
             data = decision.data
             if self.bytes + len(data) > self.limit:
@@ -214,7 +214,7 @@ class MemoryStore(Store):
         limit: int,
         now: float,
         *,
-        files: bool = False,  # noqa: ARG002 - there are none here
+        files: bool = False,  # noqa: ARG002 - this store has no files
     ) -> Chunk | ReadRefusal:
         stream = self._find_live(path, now)
         if not isinstance(stream, _Stream):
@@ -288,8 +288,8 @@ class MemoryStore(Store):
         return None
 
     async def get_documents(self, prefix: str) -> dict[str, bytes]:
-        kept = self._documents
-        return {key: kept[key] for key in sorted(kept) if key.startswith(prefix)}
+        documents = self._documents
+        return {key: documents[key] for key in sorted(documents) if key.startswith(prefix)}
 
     def _find(self, path: str, now: float) -> _Stream | None:
         """Find the stream at a path; one that has expired is removed first."""
@@ -304,7 +304,7 @@ class MemoryStore(Store):
         return stream
 
     def _find_live(self, path: str, now: float) -> _Stream | Missing:
-        """Find a stream that is not deleted, or return why there is none."""
+        """Find a stream that is not deleted, or return why it is missing."""
         stream = self._find(path, now)
         return missing(path, stream) if stream is None or stream.deleted else stream
 
@@ -323,7 +323,7 @@ class MemoryStore(Store):
             self._deadlines.add(deadline, (stream.lineage.own, stream.path))
 
     def _remove(self, stream: _Stream) -> None:
-        """Delete a stream, and each source up the chain that only this one needed."""
+        """Delete a stream, and each deleted source up the chain that has no other fork."""
         stream.deleted = True
         current: _Stream | None = stream
         while current is not None and is_removable(current):
@@ -340,5 +340,5 @@ class MemoryStore(Store):
 
 
 def _nothing(start: int, end: int) -> bytes:
-    """Read from no source: only a fork requests bytes."""
+    """Never called: only the creation of a fork requests bytes."""
     raise AssertionError(start, end)

@@ -1,7 +1,7 @@
-"""Notifications: who is called when a stream has changed.
+"""Notifications of changed streams.
 
-A store reports a change once it is durable and its writer has been answered. Watchers are called in
-a later turn of the event loop, once for all changes of a turn.
+A store reports a change once it is durable and its writer has been acknowledged. Callbacks run in a
+later turn of the event loop, once for all changes of a stream in one turn.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Notifications:
     def watch(self, path: str, callback: Watcher) -> Callable[[], None]:
         """Call `callback` after each change of a stream, until the returned function is called."""
         watchers = self._watchers.setdefault(path, {})
-        key = object()  # the same function may watch more than once
+        key = object()  # the same callback may be registered more than once
         watchers[key] = callback
 
         def unwatch() -> None:
@@ -71,5 +71,5 @@ class Notifications:
 def _call(callback: Callable[[], None]) -> None:
     try:
         callback()
-    except Exception:  # the others are called all the same
+    except Exception:  # the other callbacks must run
         log.exception("notifying readers failed")

@@ -1,7 +1,7 @@
 """An ordered set of paths, for listing streams page by page.
 
-The sorted list is updated when it is read, so that adding a path costs no more than adding to a
-set, and a page costs no more than the paths it holds.
+The sorted list is updated only when it is read. So adding a path is as cheap as adding to a set,
+and the cost of a page depends on the number of its paths.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,7 +19,7 @@ class PathIndex:
     def __init__(self) -> None:
         self._paths: set[str] = set()
         self._sorted: list[str] = []
-        """May hold paths that were removed, and one twice that was removed and added again."""
+        """May contain removed paths, and duplicates of paths that were removed and added again."""
         self._added: list[str] = []
 
     def add(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading: which bytes answer a read, and where a range may be split for several readers."""
+"""Reading: which bytes a read returns, and where a range may be split for several readers."""
 
 from collections.abc import Callable, Sequence
 
@@ -39,7 +39,7 @@ def find_range(
 def make_chunk(
     info: StreamInfo, lineage: Lineage, begin: int, end: int, parts: Sequence[Part]
 ) -> Chunk:
-    """Build the answer to a read from the bytes of its range."""
+    """Build the result of a read from the bytes of its range."""
     tail = info.tail
     up_to_date = end == tail.byte
     return Chunk(
@@ -61,9 +61,9 @@ def find_split_points(
 ) -> ByteRequests[SplitPoints | PositionRefusal]:
     """Split a range into pieces of about `size` bytes, found without reading the whole range.
 
-    A piece ends at the last message boundary within the size, or holds one message that is longer.
-    Fork points are split points as well: all positions within a piece then belong to one epoch, so
-    that a reader who counts bytes can name every one of them.
+    A piece ends at the last message boundary within the size, or consists of one longer message.
+    Fork points are split points as well. All positions within a piece then have the same epoch, so
+    a reader that counts bytes can compute the offset of each.
     """
     media = info.config.media_type
     tail = info.tail.byte
@@ -77,6 +77,6 @@ def find_split_points(
     points = [begin]
     while points[-1] < upto and len(points) <= limit:
         last = points[-1]
-        wall = next((at for at in forks if at > last), upto)
-        points.append((yield from find_split(last, size, wall, media)))
+        bound = next((at for at in forks if at > last), upto)
+        points.append((yield from find_split(last, size, bound, media)))
     return SplitPoints(info, [lineage.name(point) for point in points], complete=points[-1] >= upto)

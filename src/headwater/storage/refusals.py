@@ -1,4 +1,4 @@
-"""Why a store refused: the refusals of the rules, and those that only a store has."""
+"""Why a store refuses a request: the refusals of the rules, and those of stores."""
 
 from msgspec import Struct
 
@@ -25,10 +25,10 @@ class StoreUnwritable(Struct, frozen=True):
 
     reason: str
     full: bool = False
-    """Whether free disk space would help; nothing was written then."""
+    """The cause is a full disk; nothing was written."""
     stopped: bool = False
-    """Whether only a restart helps, and shows what was written; otherwise the request may be sent
-    again."""
+    """Writes are stopped until a restart, which shows whether the change was written. Otherwise the
+    request may be repeated."""
 
 
 class BytesDamaged(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The store: the one interface between the server and the backend that stores the streams.
+"""The store: the interface between the server and the backends that store streams.
 
 A store applies the rules of `headwater.protocol` to the streams that it holds. Every method returns
 a value: a result, or a refusal with the reason why nothing was done. A store raises `StoreError`
@@ -7,15 +7,15 @@ only when it can't work at all.
 Promises that hold for every method and every backend:
 
 - **Atomic.** A call takes effect as a whole or not at all, also when the process dies in between.
-- **Durable first.** A call returns once its effect has the durability that the store is configured
-  for, and no reader, watcher or later answer shows an effect that does not.
+- **Durable first.** A call returns once its effect is durable, as far as the store is configured to
+  be. No reader, watcher or later result shows an effect before that.
 - **Acknowledged before notified.** Watchers and observers are called in a later turn of the event
   loop than the one in which the call returns, once for all changes of that turn.
 - **In order.** Calls on one stream take effect one after another, in the order of their decisions.
-- **Not cancelled half-way.** Cancelling a call that waits does not undo it: an append that was
-  queued still happens.
+- **Not cancelled half-way.** Cancelling a call that waits does not undo it: a queued append is
+  still executed.
 
-Methods are coroutines that need no task around them: a backend that needs one creates it. Time is
+Methods are coroutines that may run outside a task: a backend that needs a task creates it. Time is
 passed as `now`, in seconds since the epoch.
 """
 
@@ -56,13 +56,13 @@ class Created(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """The append happened: the new tail, and the producer's state if the request named one."""
+    """The append is done: the new tail, and the producer's state if the request named one."""
 
     tail: Offset
     closed: bool
     producer: ProducerState | None = None
     repeated: bool = False
-    """It was a duplicate, of the same producer or of the same closure: nothing was written."""
+    """The request was a duplicate, by its producer or of the same close: nothing was written."""
 
 
 class Chunk(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Chunk(Struct, frozen=True):
     parts: Sequence[Part]
     """The last one is always in memory."""
     up_to_date: bool
-    """There was nothing after `end` when the chunk was read."""
+    """Whether `end` was the tail when the chunk was read."""
 
     def joined(self) -> bytes:
         """Return the bytes in one piece."""
@@ -82,12 +82,12 @@ class Chunk(Struct, frozen=True):
 
     @property
     def at_end(self) -> bool:
-        """Whether there will never be anything after `end`."""
+        """Whether `end` is the end of a closed stream."""
         return self.up_to_date and self.info.closed
 
 
 class SplitPoints(Struct, frozen=True):
-    """Where a range of a stream may be split, its beginning included."""
+    """Offsets at which a range of a stream may be split, including its beginning."""
 
     info: StreamInfo
     offsets: Sequence[Offset]
@@ -118,9 +118,8 @@ class Store(ABC):
     async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
         """Create a stream or a fork, with its first bytes and its closure, in one step.
 
-        Repeating it is safe: a stream that agrees with the request is reported as existing, and
-        the body is not appended again. The bytes of a source are stored until its forks are
-        deleted.
+        Repeating it is safe: a stream that matches the request is reported as existing, and the
+        body is not appended again. The bytes of a source are stored until its forks are deleted.
         """
 
     @abstractmethod
@@ -160,7 +159,7 @@ class Store(ABC):
 
     @abstractmethod
     async def delete(self, path: str, now: float) -> DeleteRefusal | None:
-        """Delete a stream; while forks need its bytes, they stay and the path stays taken.
+        """Delete a stream; while it has forks, its bytes are kept and its path is blocked.
 
         Deleting the last fork of a deleted source removes that source as well, up the chain.
         """
@@ -173,19 +172,18 @@ class Store(ABC):
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` after each change of a stream; returns a function that ends the watch.
 
-        Called on the loop, after the writers of the change are acknowledged, and once for all
-        changes that were acknowledged in the same turn. It is given nothing of the change: read to
-        see it. It may be called without a change. A sliding TTL does not run out while a stream is
-        watched (PROTOCOL 5.1).
+        The callback runs on the loop, after the writers of the change are acknowledged, once for
+        all changes that were acknowledged in the same turn. It may be called without a change, and
+        has to read the stream to see one. A sliding TTL does not expire while a stream is watched
+        (PROTOCOL 5.1).
         """
 
     @abstractmethod
     def observe(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Call `callback` with the path of each stream that changes; returns what ends it.
+        """Call `callback` with the path of each changed stream; returns a function that ends it.
 
-        Called like a watcher: after the writers are acknowledged, and once for all changes of a
-        stream in the same turn. It must not take long. A sliding TTL runs out while a stream is
-        observed, and nothing is spent on notifications while there are no observers.
+        The callback runs like that of `watch`, and must return quickly. Observing a stream does not
+        prevent its expiry.
         """
 
     @abstractmethod
