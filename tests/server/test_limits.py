@@ -26,7 +26,7 @@ def chunked(path: str, headers: dict[str, str] | None = None) -> bytes:
 
 @pytest.mark.parametrize("name", ["max_body_bytes", "max_buffered_bytes"])
 def test_a_body_limit_that_the_store_could_not_hold_is_refused(name: str) -> None:
-    most = next(item for item in fields(Settings) if item.name == name).metadata["most"]
+    most = next(item for item in fields(Settings) if item.name == name).metadata["maximum"]
     Settings(**{name: most})
     with pytest.raises(SettingsError, match=f"at most {most}"):
         Settings(**{name: most + 1})

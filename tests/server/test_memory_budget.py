@@ -9,14 +9,14 @@ from headwater.server.settings import MIB, Settings
 
 def test_by_default_most_of_the_budget_is_for_the_tails() -> None:
     budget = divide(Settings())
-    assert budget.answer_bytes == 16 * MIB
+    assert budget.response_bytes == 16 * MIB
     assert budget.loaded_streams == 50_000
     assert 170 * MIB < budget.tail_bytes < 180 * MIB
 
 
 def test_a_cache_takes_no_more_than_a_quarter() -> None:
     budget = divide(Settings(memory_budget_bytes=8 * MIB, read_cache_bytes=100 * MIB))
-    assert budget.answer_bytes == 2 * MIB
+    assert budget.response_bytes == 2 * MIB
     assert budget.loaded_streams == 2048
     assert budget.tail_bytes >= 2 * MIB
 
@@ -43,7 +43,9 @@ def test_all_parts_together_are_the_budget(
     )
     parts = divide(settings)
     assert parts.tail_bytes >= budget // 4
-    assert parts.answer_bytes <= answers
+    assert parts.response_bytes <= answers
     assert 1 <= parts.loaded_streams <= streams
-    taken = parts.answer_bytes + 1024 * parts.loaded_streams + 64 * segments * parts.checked_blocks
+    taken = (
+        parts.response_bytes + 1024 * parts.loaded_streams + 64 * segments * parts.checked_blocks
+    )
     assert parts.tail_bytes + taken == budget

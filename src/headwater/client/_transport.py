@@ -34,7 +34,7 @@ FRESH_SECONDS: Final = 4.0
 """Servers close connections that were idle for some seconds (Node after 5). A request that must not
 be sent twice is only sent on a connection that was idle for less than this."""
 IN_DOUBT: Final = (
-    "The request may have been executed: check the end of the stream before you send it again."
+    "It may or may not have been executed: check the end of the stream before you send it again."
 )
 
 

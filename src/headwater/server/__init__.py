@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Application", "AsgiApp", "Server", "Settings", "asgi_app", "run"]
 
-_HOMES = {
+_MODULES = {
     "Application": "app",
     "AsgiApp": "asgi",
     "Server": "listener",
@@ -23,6 +23,6 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: the command line needs the settings, but not the server.
-    if name in _HOMES:
-        return getattr(import_module(f"headwater.server.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"headwater.server.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

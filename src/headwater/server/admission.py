@@ -1,7 +1,7 @@
-"""Admission: how many connections and request bytes a server holds, whatever wire they came over.
+"""Admission: limits on connections and on bytes of request bodies, for HTTP/1.1 and ASGI alike.
 
 Bytes are counted while they are in memory: first as received, then as decoded. A request that
-would exceed a limit is refused; those that were admitted before are not affected.
+would exceed a limit is refused; requests that were admitted before are not affected.
 """
 
 from typing import Final, NamedTuple
@@ -31,7 +31,7 @@ _TOO_MUCH_BUFFERED: Final = Overload(
 
 
 class Admission:
-    """The connections and the request bytes that one server holds."""
+    """The connections and the request bytes of one server."""
 
     __slots__ = ("buffered", "connections", "max_body", "max_buffered", "max_connections")
 
@@ -53,12 +53,12 @@ class Admission:
         self.connections -= 1
 
     def hold(self) -> "Hold":
-        """Return a count of the bytes of one request body, which is empty at first."""
+        """Return a hold for the bytes of one request body; it is empty at first."""
         return Hold(self)
 
 
 class Hold:
-    """The bytes of one request body; it travels with the request."""
+    """The counted bytes of one request body; it belongs to the request."""
 
     __slots__ = ("_admission", "size")
 
@@ -83,11 +83,11 @@ class Hold:
         return _TOO_MUCH_BUFFERED if admission.buffered > admission.max_buffered else None
 
     def decoded(self) -> "Hold":
-        """Return a count of its own for the decoded body, while both are in memory."""
+        """Return another hold, for the decoded body while both bodies are in memory."""
         return Hold(self._admission)
 
     def replace(self, decoded: "Hold") -> None:
-        """Count the decoded body instead of this one, which was dropped."""
+        """Take over the bytes of the decoded body; those of the encoded one were freed."""
         self.release()
         self.size = decoded.size
         decoded.size = 0

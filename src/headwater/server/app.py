@@ -1,4 +1,4 @@
-"""The application: which handler answers which request, independent of wire and storage."""
+"""The application: which handler answers which request, independent of transport and storage."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ _EXPOSE_HEADERS: Final = (
 
 
 class Application:
-    """Streams over a store: a wire passes requests to it and sends what it returns."""
+    """The streams of a store: HTTP/1.1 or ASGI passes requests to it and sends the responses."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Application:
             (b"access-control-allow-origin", origin),
             (b"access-control-expose-headers", _EXPOSE_HEADERS),
         ]
-        """Headers of every response (PROTOCOL 12.7), which the wire adds."""
+        """Headers of every response (PROTOCOL 12.7), which the transport adds."""
         if origin != b"*":
             self.common_headers.append((b"vary", b"origin"))
 
@@ -96,7 +96,7 @@ class Application:
                 path = head.stream = self.context.stream_at(head.url_path)
             method = head.method
             if type(path) is not str or method == "OPTIONS":
-                # PROTOCOL 6: no stream has a path below the reserved prefix
+                # PROTOCOL 6: no stream has a path below the reserved prefix.
                 if method != "OPTIONS" and head.url_path.startswith(self.subscriptions.prefix):
                     return await self.listing.handle(
                         request
@@ -138,7 +138,7 @@ class Application:
         return None
 
     def _elsewhere(self, path: object, request: Head) -> Response:
-        """Answer preflights and health checks, and refuse other paths that are not streams."""
+        """Answer preflights and health checks; refuse other paths, which name no stream."""
         if request.method == "OPTIONS":
             return _preflight()
         if request.url_path not in {"/healthz", "/readyz"}:
@@ -153,13 +153,13 @@ class Application:
         return problem_response(NOT_READY)
 
     async def start(self) -> None:
-        """Start background work; the store is open."""
+        """Start background work, once the store is open."""
         await self.subscriptions.start()
         await self.run_service.start()
         self._housekeeping.start()
 
     async def stop(self) -> None:
-        """Stop background work; the store is closed after this."""
+        """Stop background work, before the store is closed."""
         await self._housekeeping.stop()
         await self.run_service.stop()
         self.listing.changes.stop()

@@ -43,7 +43,7 @@ class AsgiApp:
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
-        else:  # a websocket, refused as ASGI requires it
+        else:  # a websocket: closing it before it is accepted refuses it
             await send({"type": "websocket.close", "code": 1000})
 
     async def startup(self) -> None:

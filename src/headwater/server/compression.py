@@ -1,8 +1,8 @@
 """Compression of responses and decompression of request bodies.
 
-Small bodies are compressed in place, large ones in a thread: every codec releases the interpreter
-lock while it works. The levels are the fast ones, since a stream is compressed for each reader.
-Decoders are iterators, so that a body is counted, and refused, while it unfolds.
+Small bodies are compressed on the loop, large ones in a thread: every codec releases the GIL.
+Compression levels are low, since a stream is compressed for each reader. Decoders are iterators, so
+that a body is counted, and may be refused, while it is decoded.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ _IN_PLACE_BYTES: Final = 32 * 1024
 _STEP: Final = 64 * 1024
 """Bytes that are decoded before they are counted."""
 _SLICE: Final = 64 * 1024
-"""Bytes that zlib is given at once: it copies what it has not consumed at each step."""
+"""Bytes passed to zlib at once: at each step it copies those that it has not consumed."""
 _ZSTD_SLICE: Final = 32
-"""A zstd block of 4 bytes can hold 128 KiB, so 1 MiB is the most that such a slice decodes to."""
+"""Bytes passed to zstd at once: 4 bytes can decode to a block of 128 KiB, so these to 1 MiB."""
 _ZSTD_MAX_FRAMES: Final = 1024
 
 
@@ -59,7 +59,7 @@ class CorruptBody(ValueError):
 
 
 async def decompress(body: bytes, codings: str, hold: Hold) -> bytes | TooLarge | Overload:
-    """Undo the content codings of a request body, counting what is decoded piece by piece."""
+    """Undo the content codings of a request body; decoded bytes are counted piece by piece."""
     names = [name.strip() for name in codings.lower().split(",")]
     for name in reversed([name for name in names if name not in {"", "identity"}]):
         codec = _DECOMPRESS.get(name)
@@ -81,7 +81,7 @@ async def decompress(body: bytes, codings: str, hold: Hold) -> bytes | TooLarge 
 async def _decode(
     pieces: Iterator[bytes], hold: Hold, *, in_place: bool
 ) -> bytes | TooLarge | Overload:
-    """Collect a decoded body; what does not fit into the first step is decoded in a thread."""
+    """Collect a decoded body; steps after the first are decoded in a thread."""
     loop = asyncio.get_running_loop()
     body: list[bytes] = []
     more = True
@@ -121,11 +121,11 @@ def _inflate(window: int) -> Callable[[bytes], Iterator[bytes]]:
                     yield worker.decompress(rest, _STEP)
                     rest = worker.unconsumed_tail
                 if worker.eof and (worker.unused_data or start + _SLICE < len(body)):
-                    raise CorruptBody("it goes on past its end")
+                    raise CorruptBody("it has trailing data")
             while not worker.eof:
                 piece = worker.decompress(b"", _STEP)
                 if not piece and not worker.eof:
-                    raise CorruptBody("it is cut short")
+                    raise CorruptBody("it is truncated")
                 yield piece
         except zlib.error as error:
             raise CorruptBody(str(error)) from None
@@ -145,7 +145,7 @@ def _brotli(body: bytes) -> Iterator[bytes]:
         yield worker.process(body, output_buffer_limit=_STEP)
         while not worker.is_finished():
             if worker.can_accept_more_data():
-                raise CorruptBody("it is cut short")
+                raise CorruptBody("it is truncated")
             yield worker.process(b"", output_buffer_limit=_STEP)
     except brotli.error as error:
         raise CorruptBody(str(error)) from None
@@ -159,7 +159,7 @@ def _zstd(body: bytes) -> Iterator[bytes]:
             frame = decompressor.decompressobj()
             while not frame.eof:
                 if not rest:
-                    raise CorruptBody("it is cut short")
+                    raise CorruptBody("it is truncated")
                 # Only the length of its input bounds the output of a step.
                 step = rest[:_ZSTD_SLICE]
                 rest = rest[len(step) :]

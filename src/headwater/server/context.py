@@ -1,4 +1,4 @@
-"""What every handler needs: the store, the settings, the clock and a source of jitter."""
+"""The context of all handlers: the store, the settings, the clock and a source of jitter."""
 
 import random
 import time
@@ -51,8 +51,10 @@ class Context:
         self.cache_control = CACHE_CONTROL[settings.cache]
         self.copied_bytes = min(settings.chunk_bytes, _COPIED_BYTES)
         """Largest chunk that is copied in memory, rather than sent from files."""
-        answers = settings.read_cache_bytes if settings.in_memory else divide(settings).answer_bytes
-        self.responses = ResponseCache(answers, sends_files=store.sends_files)
+        cache_bytes = (
+            settings.read_cache_bytes if settings.in_memory else divide(settings).response_bytes
+        )
+        self.responses = ResponseCache(cache_bytes, sends_files=store.sends_files)
         self.draining = False
         self.waiting: set[Callable[[], None]] = set()
         """Callbacks that end live readers when the server stops."""
@@ -62,7 +64,7 @@ class Context:
         return parse_path(url_path, self.settings.root, self.settings.max_path_bytes)
 
     def drain(self) -> None:
-        """End live readers, now and as soon as new ones begin."""
+        """End live readers, including those that begin later."""
         self.draining = True
         for end in tuple(self.waiting):
             end()

@@ -1,4 +1,4 @@
-"""Periodic jobs that outlive their failures."""
+"""Periodic jobs, which run again after a failure."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ log: Final = logging.getLogger("headwater.housekeeping")
 
 
 class Job(NamedTuple):
-    """What runs again and again, with a pause before each run."""
+    """A function that is called repeatedly, with a pause before each call."""
 
     name: str
     seconds: float

@@ -1,4 +1,4 @@
-"""The server process: listen, run periodic jobs, stop gracefully."""
+"""The server process: listening, periodic jobs, graceful stop."""
 
 import asyncio
 import gc
@@ -28,8 +28,8 @@ from headwater.storage.store import Store
 log: Final = logging.getLogger("headwater.serve")
 
 _OTHER_FILES: Final = 128
-"""Open files beside connections and segments of readers: the journal, the catalog, the segments of
-a checkpoint and of a compaction, and those of the event loop."""
+"""Open files other than connections and segments of readers: the journal, the catalog, the segments
+of a checkpoint and of a compaction, and those of the event loop."""
 
 
 def open_store(settings: Settings, faults: Faults = NO_FAULTS) -> Store:
@@ -102,7 +102,7 @@ class Server:
         return listener
 
     async def stop(self) -> None:
-        """Finish requests in progress, end live readers, then close the store."""
+        """Finish the requests in progress, end live readers, then close the store."""
         endpoint = self._endpoint
         if endpoint is None or self._listener is None:
             return
@@ -132,7 +132,7 @@ class Server:
 def _disable_pacing(listener: socket.socket) -> None:
     """Choose a congestion control without pacing for loopback connections.
 
-    One that paces (bbr) costs throughput there, where no link is shared.
+    Pacing (as in bbr) only costs throughput there, since no link is shared.
     """
     if ip_address(listener.getsockname()[0]).is_loopback and hasattr(socket, "TCP_CONGESTION"):
         with suppress(OSError):  # an optimisation only
@@ -166,7 +166,7 @@ def allow_open_files(settings: Settings) -> None:
 
 
 def _sweep_seconds(settings: Settings) -> float:
-    """Return one second, or less if a timeout is so short that it needs more frequent sweeps."""
+    """Return the seconds between two sweeps: 1, or less if a timeout is short."""
     shortest = min(
         settings.header_timeout,
         settings.body_timeout,
@@ -203,7 +203,7 @@ def run(settings: Settings, announce: Callable[[str], None], store: Store | None
         factory = uvloop.new_event_loop
     except ImportError:
         factory = None
-    # Modules stay loaded and requests create no reference cycles, so collect less often.
+    # Modules stay loaded and requests create no reference cycles: garbage is collected less often.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     with asyncio.Runner(loop_factory=factory) as runner:

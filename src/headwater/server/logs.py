@@ -1,6 +1,6 @@
-"""Log lines as text or as JSON; none contains a payload.
+"""Log lines as text or as JSON; they never contain a payload.
 
-Log calls pass their fields as `extra`, so a message never has to be taken apart:
+Log calls pass their fields as `extra`, so a message never has to be parsed:
 
     log.warning("cut off a torn batch", extra={"file": path, "position": position})
 """
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 _RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-"""What every record has; anything else was passed as `extra`."""
+"""Attributes of every record; any others were passed as `extra`."""
 
 
 class TextFormatter(logging.Formatter):
@@ -48,7 +48,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _quoted(value: object) -> str:
-    """Return a value as text, in JSON's quotes where it could be taken for something else."""
+    """Return a value as text, quoted as in JSON if it would be ambiguous without quotes."""
     text = str(value)
     plain = text.isprintable() and text and not any(char in text for char in ' "=')
     return text if plain else json.dumps(text)

@@ -1,4 +1,4 @@
-"""Requests and responses, independent of the wire that carries them."""
+"""Requests and responses, independent of the transport."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _NO_BODY: Final = frozenset({204, 304})
 
 
 class Head:
-    """The request line and headers, with values parsed from them; requests may share one."""
+    """The request line and headers, and values parsed from them; equal requests share one."""
 
     __slots__ = (
         "_parameters",
@@ -45,19 +45,19 @@ class Head:
         self.url_path = url_path
         self.query = query
         self.headers = headers
-        """Names in lower case; repeated ones joined with a comma."""
+        """Names are in lower case, and the values of repeated ones are joined with a comma."""
         self.scheme = scheme
         self.mount = mount
         """The URL path under which the application is mounted; `url_path` is the rest."""
         self.keep_alive = keep_alive
         self.chunked = chunked
-        """Whether the client supports the chunked coding, as all but HTTP/1.0 clients do."""
+        """Whether the client supports chunked coding: all except HTTP/1.0 clients do."""
         self.stream: str | BadPath | NotAStream | None = None
         """The stream that the path names; None until the application has parsed the path."""
         self._parameters: dict[str, list[str]] | None = None
 
     def header(self, name: bytes) -> str | None:
-        """Return the value of a header as text, byte for byte."""
+        """Return the value of a header as text, one character for each byte."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
@@ -76,7 +76,7 @@ class Head:
 
 
 class Request:
-    """One request with its whole body, and the hold that counts it; None without a body."""
+    """One request with its whole body, and the hold that counts the body, if there is one."""
 
     __slots__ = ("body", "head", "hold")
 
@@ -86,7 +86,7 @@ class Request:
         self.hold = hold
 
     def release(self) -> None:
-        """Stop counting the body: the request was answered or dropped."""
+        """Stop counting the body, because the request was answered or dropped."""
         if self.hold is not None:
             self.hold.release()
 

@@ -1,6 +1,6 @@
-"""The one table from refusals to problem documents (RFC 9457).
+"""The table that maps refusals to problem documents (RFC 9457).
 
-A problem has a status, a stable `code`, a `detail` that names the next step, and the headers that
+A problem has a status, a stable `code`, a `detail` that says what to do next, and the headers that
 the protocol requires. The control API repeats it in an `error` member (PROTOCOL 7).
 """
 
@@ -60,7 +60,7 @@ class Problem(NamedTuple):
     detail: str
     headers: tuple[tuple[str, str], ...] = ()
     error: tuple[tuple[str, object], ...] = ()
-    """Members that the control API adds to `error`, beside its code and message."""
+    """Members that the control API adds to the code and message in `error`."""
 
 
 class BadRequest(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ def _gap(x: SequenceGap) -> Problem:
 
 def _unwritable(x: StoreUnwritable) -> Problem:
     if x.stopped:
-        detail = f"Nothing more is written until the server is restarted: {x.reason}."
+        detail = f"Writes are stopped until the server is restarted: {x.reason}."
     elif x.full:
         detail = f"Nothing was written: {x.reason}. Free disk space, then send it again."
     else:
@@ -146,7 +146,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     r.PathBlocked: lambda x: Problem(
         409,
         "path-blocked",
-        "The path is held by a deleted stream",
+        "A deleted stream still has forks at this path",
         f"'{x.path}' was deleted but has forks; delete them first, or use another path.",
     ),
     r.ConfigMismatch: lambda x: Problem(
@@ -171,14 +171,14 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     OffsetBeyondTail: lambda x: Problem(
         400,
         "offset-beyond-tail",
-        "The offset lies beyond the end of the stream",
+        "The offset is past the end of the stream",
         f"The stream ends at {x.tail}; use an offset that this server returned, -1, or now.",
         ((names.STREAM_NEXT_OFFSET, str(x.tail)),),
     ),
     OffsetInsideMessage: lambda x: Problem(
         400,
         "offset-inside-message",
-        "The offset lies inside a message",
+        "The offset is inside a message",
         f"{x.offset} is not the end of a message; use an offset that this server returned.",
     ),
     UnknownPosition: lambda x: Problem(
@@ -198,7 +198,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     MalformedOffset: lambda x: Problem(
         400,
         "offset-malformed",
-        "That is not an offset",
+        "The offset is malformed",
         f"'{x.text[:_MAX_ECHO]}' is not an offset; use one that this server returned, -1, or now.",
     ),
     r.SourceNotFound: lambda x: Problem(
@@ -216,7 +216,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     r.SubOffsetOvershoot: lambda x: Problem(
         400,
         "fork-sub-offset-overshoot",
-        "The sub-offset reaches past the end of the source",
+        "The sub-offset is past the end of the source",
         f"Only {x.available} {x.unit} follow the fork offset, not {x.sub_offset}.",
     ),
     Fenced: _fenced,
@@ -234,7 +234,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         400,
         "empty-array",
         "The array is empty",
-        "An append of [] holds no message; send at least one.",
+        "An append of [] contains no message; send at least one.",
     ),
     StoreFull: lambda x: Problem(
         429,
@@ -249,7 +249,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         "stream-damaged",
         "Stored bytes of this stream are damaged",
         f"'{x.path}' can't be read here ({x.place}); other streams are not affected. "
-        "The operator can recover the other bytes with 'headwater repair'.",
+        "The operator can recover the intact data with 'headwater repair'.",
     ),
     BadHeader: lambda x: Problem(
         400,
@@ -265,15 +265,15 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     NotAStream: lambda x: Problem(
         404,
         "not-found",
-        "Nothing is here",
-        f"Streams live under {x.root}, such as {x.root}chat/42.",
+        "There is no such resource",
+        f"Streams are served under {x.root}, such as {x.root}chat/42.",
     ),
     BadRequest: lambda x: Problem(400, x.code, "The request can't be used", x.detail),
     TooLarge: lambda _: Problem(
         413,
         "body-too-large",
         "The body is too large",
-        "The body is over the server's limit; send it in smaller appends.",
+        "The body exceeds the server's limit; split it into smaller appends.",
     ),
     Overload: lambda x: Problem(
         429,
@@ -293,7 +293,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     WebhookRejected: lambda x: Problem(
         400,
         "webhook-url-rejected",
-        "The webhook may not be called",
+        "The webhook is not allowed",
         f"Its URL is refused: {x.reason}.",
     ),
     NotPullWake: lambda x: Problem(
@@ -306,7 +306,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         400,
         "invalid-offset",
         "An ack has an invalid offset",
-        f"Nothing was acked: the ack of '{x.stream[:_MAX_ECHO]}' is invalid, {x.reason}.",
+        f"Nothing was acked: the ack of '{x.stream[:_MAX_ECHO]}' is invalid: {x.reason}.",
     ),
     BadToken: lambda x: Problem(
         401,
@@ -324,7 +324,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
     NoResource: lambda _: Problem(
         404,
         "not-found",
-        "Nothing is here",
+        "There is no such resource",
         "__ds/ has subscriptions, jwks.json, streams, splits/<path> and changes.",
     ),
     ConfigConflict: lambda x: Problem(
@@ -337,7 +337,7 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
         409,
         "already-claimed",
         "Another worker holds the lease",
-        f"'{x.holder}' works on generation {x.generation}; wait for the next wake.",
+        f"'{x.holder}' is processing generation {x.generation}; wait for the next wake.",
         error=(("current_holder", x.holder), ("generation", x.generation)),
     ),
     NothingPending: lambda _: Problem(
@@ -371,13 +371,13 @@ _TABLE: Final[dict[type, Callable[[Any], Problem]]] = {
 
 
 def problem_of(refusal: object) -> Problem:
-    """Return the problem of a refusal; a subclass without a row has that of its base."""
+    """Return the problem for a refusal; a subclass without a row has that of its base class."""
     kind = next(kind for kind in type(refusal).__mro__ if kind in _TABLE)
     return _TABLE[kind](refusal)
 
 
 def problem_response(problem: Problem, *, control: bool = False) -> Response:
-    """Return a problem document, with an `error` member where the control API answers."""
+    """Return a response with a problem document; `control` adds the control API's `error`."""
     document: dict[str, object] = {
         "type": f"urn:headwater:problem:{problem.code}",
         "title": problem.title,
@@ -414,19 +414,19 @@ UNSUPPORTED_CODING: Final = Problem(
     415,
     "unsupported-content-coding",
     "The content coding is unknown",
-    "Send the body as it is, or with gzip, deflate, br or zstd.",
+    "Send the body uncompressed, or with gzip, deflate, br or zstd.",
 )
 BAD_CODING: Final = Problem(
     400,
     "corrupt-body",
     "The body can't be decompressed",
-    "The body is not what its Content-Encoding says.",
+    "The body does not match its Content-Encoding.",
 )
 EXPECTATION_FAILED: Final = Problem(
     417,
     "expectation-failed",
-    "The expectation is unknown",
-    "The server only knows 'Expect: 100-continue'.",
+    "The expectation is not supported",
+    "The server only supports 'Expect: 100-continue'.",
 )
 NOT_READY: Final = Problem(
     503, "not-ready", "The store is not open", "Try again in a moment.", (("Retry-After", "1"),)
@@ -435,7 +435,7 @@ INTERNAL: Final = Problem(
     500,
     "internal-error",
     "The server failed",
-    "This is an internal error, and the server log has its details. The request may be retried.",
+    "This is an internal error; see the server's log. The request may be retried.",
 )
 
 
@@ -444,7 +444,7 @@ def method_not_allowed(method: str, allowed: str) -> Problem:
     return Problem(
         405,
         "method-not-allowed",
-        "The method is not known here",
-        f"'{method[:_MAX_ECHO]}' is none of {allowed}.",
+        "The method is not supported",
+        f"'{method[:_MAX_ECHO]}' is not one of {allowed}.",
         (("Allow", allowed),),
     )

@@ -1,14 +1,14 @@
 """A cache of responses to catch-up reads.
 
-Many clients read the same stream from the same offset: the second one gets the bytes of the first,
-compressed if those were. Data before the tail never changes, so a response that ends before it is
-fresh as long as the stream exists. A response that reaches the tail is fresh until the stream
-changes, which is decided by identity: a store returns the same `StreamInfo` object for an unchanged
+Many clients read the same stream from the same offset: all but the first get the cached bytes,
+which may be compressed. Data before the tail never changes, so a response that ends before the tail
+is fresh as long as the stream exists. A response that reaches the tail is fresh until the stream
+changes. This is tested by identity: a store returns the same `StreamInfo` object for an unchanged
 stream. Streams with a sliding TTL are not cached, because reading them changes them.
 
-A small response is cached at once, a large one when it is requested again: a single reader of a
-long stream would only evict what others request repeatedly. If the store has files, a large
-response is sent from there instead, and is cached only if it is compressed.
+A small response is cached at once, a large one when it is requested again: otherwise a single
+reader of a long stream would evict what others request repeatedly. If the store has files, a large
+response is sent from the file, and is cached only if it is compressed.
 """
 
 from collections import OrderedDict
@@ -21,7 +21,7 @@ SMALL_RESPONSE_BYTES: Final = 64 * 1024
 _MAX_KEY_BYTES: Final = 4096
 _OVERHEAD: Final = 1024
 _MAX_SHARE: Final = 4
-"""No response takes more than this fraction of the cache: a quarter."""
+"""The largest response takes one part in this many of the cache: a quarter."""
 _MAX_SEEN: Final = 4096
 
 Key = tuple[str, str, bytes | None]
@@ -38,7 +38,7 @@ class CachedResponse:
         self.response = response
 
     def is_fresh(self, now: object) -> bool:
-        """Return whether the response is still right for what the store returns now."""
+        """Return whether the response is still correct, given what the store returns now."""
         if now is self._info:
             return True
         return (
@@ -81,7 +81,7 @@ class ResponseCache:
         length = response.length
         if length * _MAX_SHARE > self._limit or chunk.info.config.expiry.ttl is not None:
             return
-        if _length(key) > _MAX_KEY_BYTES:  # a client chooses the key, and may fill it with junk
+        if _length(key) > _MAX_KEY_BYTES:  # clients choose the key, which may have any length
             return
         if length > SMALL_RESPONSE_BYTES:
             compressed = any(name == b"content-encoding" for name, _ in response.headers)
@@ -90,7 +90,7 @@ class ResponseCache:
             if not self._was_seen(key):
                 return
         if response.body:
-            # One piece is cheapest to send, and references no larger buffer.
+            # One piece is the cheapest to send, and keeps no larger buffer alive.
             response.body = (response.joined(),)
         self.drop(key)
         self._responses[key] = CachedResponse(chunk, response)

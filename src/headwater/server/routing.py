@@ -1,4 +1,4 @@
-"""Routing that the resources share: path segments, methods, query numbers and JSON responses."""
+"""What the handlers of resources share: path segments, methods, query numbers, JSON responses."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -34,12 +34,12 @@ async def by_method(
     return await handler()
 
 
-def parse_number(text: str, least: int, most: int) -> int | None:
-    """Read a decimal number within limits."""
+def parse_number(text: str, minimum: int, maximum: int) -> int | None:
+    """Parse a decimal number within limits."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         return None
     number = int(text)
-    return number if least <= number <= most else None
+    return number if minimum <= number <= maximum else None
 
 
 def json_response(status: int, value: object, *headers: tuple[bytes, bytes]) -> Response:

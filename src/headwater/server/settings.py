@@ -16,11 +16,11 @@ def _setting(
     default: Any,
     text: str,
     *,
-    least: float | None = None,
-    most: int | None = None,
+    minimum: float | None = None,
+    maximum: int | None = None,
     choices: str = "",
 ) -> Any:
-    rules = {"help": text, "least": least, "most": most, "choices": choices}
+    rules = {"help": text, "minimum": minimum, "maximum": maximum, "choices": choices}
     return field(default=default, metadata=rules)
 
 
@@ -29,7 +29,7 @@ class Settings:
     """The settings of `headwater serve`."""
 
     host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all interfaces.")
-    port: int = _setting(DEFAULT_PORT, "Port to listen on; 0 for any free port.", least=0)
+    port: int = _setting(DEFAULT_PORT, "Port to listen on; 0 for any free port.", minimum=0)
     store: str = _setting(
         "./headwater-data", "Data directory, or 'memory' to keep streams in memory only."
     )
@@ -46,74 +46,74 @@ class Settings:
     max_body_bytes: int = _setting(
         32 * MIB,
         "Largest request body, at most 1 GiB; a larger one gets 413.",
-        least=1,
-        most=1024 * MIB,
+        minimum=1,
+        maximum=1024 * MIB,
     )
     max_header_bytes: int = _setting(
-        32 * KIB, "Largest request line with headers; a larger one gets 431.", least=256
+        32 * KIB, "Largest request line with headers; a larger one gets 431.", minimum=256
     )
-    max_path_bytes: int = _setting(1024, "Longest stream path; a longer one gets 400.", least=16)
+    max_path_bytes: int = _setting(1024, "Longest stream path; a longer one gets 400.", minimum=16)
     max_connections: int = _setting(
-        10_000, "Concurrent connections; one more gets 429 and is closed.", least=1
+        10_000, "Concurrent connections; one more gets 429 and is closed.", minimum=1
     )
     max_buffered_bytes: int = _setting(
         256 * MIB,
         "Request bodies in memory, decompressed, at most 2 GiB; more gets 429.",
-        least=1,
-        most=2048 * MIB,
+        minimum=1,
+        maximum=2048 * MIB,
     )
     memory_limit_bytes: int = _setting(
-        4096 * MIB, "Stream data in the memory store; more gets 429.", least=1
+        4096 * MIB, "Stream data in the memory store; more gets 429.", minimum=1
     )
     memory_budget_bytes: int = _setting(
         256 * MIB,
         "Memory of the disk store for data that is not in segments, and for all caches.",
-        least=64,
+        minimum=64,
     )
     journal_bytes: int = _setting(
-        32 * MIB, "Size of a journal file; a full file starts a checkpoint.", least=4096
+        32 * MIB, "Size of a journal file; a full file starts a checkpoint.", minimum=4096
     )
     checkpoint_interval: float = _setting(
         30.0,
         "Seconds between checkpoints, which move data from the journal to segments.",
-        least=0.01,
+        minimum=0.01,
     )
     max_loaded_streams: int = _setting(
-        50_000, "Streams that the disk store keeps loaded while they are not in use.", least=1
+        50_000, "Streams that the disk store keeps loaded while they are not in use.", minimum=1
     )
     max_open_segments: int = _setting(
         64,
         "Segment files that are open for reading; a compaction opens up to half as many.",
-        least=1,
+        minimum=1,
     )
     chunk_bytes: int = _setting(
-        16 * MIB, "Largest body of a catch-up response; 1 MiB if it is compressed.", least=1
+        16 * MIB, "Largest body of a catch-up response; 1 MiB if it is compressed.", minimum=1
     )
     read_cache_bytes: int = _setting(
-        16 * MIB, "Cache of responses to repeated reads; 0 turns it off.", least=0
+        16 * MIB, "Cache of responses to repeated reads; 0 turns it off.", minimum=0
     )
     write_buffer_bytes: int = _setting(
-        512 * KIB, "Bytes queued for a connection before it counts as slow.", least=1
+        512 * KIB, "Bytes queued for a connection before it counts as slow.", minimum=1
     )
     long_poll_timeout: float = _setting(
-        30.0, "Seconds after which a long-poll is answered with 204.", least=0
+        30.0, "Seconds after which a long-poll is answered with 204.", minimum=0
     )
-    sse_duration: float = _setting(60.0, "Seconds after which an SSE response ends.", least=0.1)
+    sse_duration: float = _setting(60.0, "Seconds after which an SSE response ends.", minimum=0.1)
     header_timeout: float = _setting(
-        10.0, "Time limit for the request line and headers.", least=0.1
+        10.0, "Time limit for the request line and headers.", minimum=0.1
     )
-    body_timeout: float = _setting(120.0, "Time limit for the request body.", least=0.1)
+    body_timeout: float = _setting(120.0, "Time limit for the request body.", minimum=0.1)
     idle_timeout: float = _setting(
-        75.0, "Seconds after which an idle connection is closed.", least=0.1
+        75.0, "Seconds after which an idle connection is closed.", minimum=0.1
     )
     write_timeout: float = _setting(
-        30.0, "Seconds without progress after which a slow client is disconnected.", least=0.1
+        30.0, "Seconds without progress after which a slow client is disconnected.", minimum=0.1
     )
     shutdown_timeout: float = _setting(
-        10.0, "Time limit for requests in progress on SIGTERM.", least=0
+        10.0, "Time limit for requests in progress on SIGTERM.", minimum=0
     )
     reap_interval: float = _setting(
-        1.0, "Seconds between two deletions of expired streams.", least=0.01
+        1.0, "Seconds between two deletions of expired streams.", minimum=0.01
     )
     compression: bool = _setting(
         True, "Compress responses of 1 KiB or more if the client accepts it."
@@ -136,14 +136,14 @@ class Settings:
     )
     webhook_ca_file: str = _setting("", "CA certificates for webhooks; empty for the system's.")
     webhook_timeout: float = _setting(
-        10.0, "Time limit for the response to a webhook, at most its lease.", least=0.1
+        10.0, "Time limit for the response to a webhook, at most its lease.", minimum=0.1
     )
     webhook_attempts: int = _setting(
-        100, "Failed deliveries of a wake after which its subscription is dead.", least=1
+        100, "Failed deliveries of a wake after which its subscription is dead.", minimum=1
     )
-    webhook_concurrency: int = _setting(64, "Webhooks in flight.", least=1)
+    webhook_concurrency: int = _setting(64, "Webhooks in flight.", minimum=1)
     webhook_key_overlap: float = _setting(
-        900.0, "Seconds that a replaced signing key stays published.", least=0
+        900.0, "Seconds that a replaced signing key stays published.", minimum=0
     )
     log_level: str = _setting(
         "info", "Lowest level of log lines.", choices="debug info warning error"
@@ -178,12 +178,12 @@ class Settings:
 
 def check(item: Field[Any], value: object) -> None:
     """Check a value against the limits of its setting."""
-    least = item.metadata["least"]
-    if least is not None and isinstance(value, int | float) and value < least:
-        raise SettingsError(item.name, value, f"at least {least:g}")
-    most = item.metadata["most"]
-    if most is not None and isinstance(value, int) and value > most:
-        raise SettingsError(item.name, value, f"at most {most}")
+    minimum = item.metadata["minimum"]
+    if minimum is not None and isinstance(value, int | float) and value < minimum:
+        raise SettingsError(item.name, value, f"at least {minimum:g}")
+    maximum = item.metadata["maximum"]
+    if maximum is not None and isinstance(value, int) and value > maximum:
+        raise SettingsError(item.name, value, f"at most {maximum}")
     choices = item.metadata["choices"].split()
     if choices and value not in choices:
         raise SettingsError(item.name, value, f"one of {', '.join(choices)}")

@@ -3,10 +3,10 @@
 `{root}__ds/streams` lists streams, `{root}__ds/splits/<path>` returns offsets at which a stream can
 be read in parallel, and `{root}__ds/changes` waits until one of many streams changes.
 
-Changes are numbered while clients ask for them, so that a reader of many streams need not ask for
-each. A cursor names a number and the session of its numbering. After a restart, after a pause of
-`IDLE_SECONDS`, or if more streams changed than are remembered, the changes after a cursor are not
-known, and the reader must look at the streams themselves.
+Changes are numbered while clients request them, so that a reader of many streams need not poll each
+of them. A cursor consists of a number and the session in which it was assigned. The changes after a
+cursor are not known after a restart, after a pause of `IDLE_SECONDS`, or if too many streams have
+changed since. The reader then has to list the streams.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from headwater.storage.store import SplitPoints, StreamInfo
 
 MAX_LISTED: Final = 1000
 MAX_SCANNED: Final = 10_000
-"""Streams that one request compares with a glob; `next` continues after them."""
+"""Streams that one request compares with a glob; the next page continues after them."""
 
 MAX_SPLITS: Final = 1000
 MAX_GLOBS: Final = 1000
@@ -128,12 +128,12 @@ class Listing:
         globs = self._globs(parameters)
         if not isinstance(globs, list):
             return refuse(globs)
-        most = int(self._context.settings.long_poll_timeout * 1000)
-        wait = _number(parameters, "wait_ms", most, 0, _MAX_NUMBER)
+        maximum = int(self._context.settings.long_poll_timeout * 1000)
+        wait = _number(parameters, "wait_ms", maximum, 0, _MAX_NUMBER)
         if isinstance(wait, BadRequest):
             return refuse(wait)
         after = parameters.get("after", [""])[0]
-        changed = await self.changes.wait(globs, after, min(wait, most) / 1000)
+        changed = await self.changes.wait(globs, after, min(wait, maximum) / 1000)
         body: dict[str, object] = {"cursor": changed.cursor, "streams": None, "gone": []}
         if changed.streams is not None:
             store, now = self._context.store, self._context.clock()
@@ -167,11 +167,11 @@ def _describe(info: StreamInfo) -> dict[str, object]:
 
 
 def _number(
-    parameters: dict[str, list[str]], name: str, default: int, least: int, most: int
+    parameters: dict[str, list[str]], name: str, default: int, minimum: int, maximum: int
 ) -> int | BadRequest:
-    number = parse_number(parameters.get(name, [str(default)])[-1], least, most)
+    number = parse_number(parameters.get(name, [str(default)])[-1], minimum, maximum)
     if number is None:
-        return BadRequest("bad-parameter", f"'{name}' is a number from {least} to {most}.")
+        return BadRequest("bad-parameter", f"'{name}' must be from {minimum} to {maximum}.")
     return number
 
 
@@ -203,9 +203,9 @@ class ChangeLog:
         self._session = ""
         self._number = 0
         self._forgotten = 0
-        """Changes up to this number may be missing."""
+        """Changes up to this number may be missing from `_last`."""
         self._last: dict[str, int] = {}
-        """The last change of each stream, oldest first."""
+        """The number of the last change of each stream, oldest first."""
         self._waiting: dict[object, tuple[GlobIndex[int], Callable[[], None]]] = {}
         self._unobserve: Callable[[], None] | None = None
         self._idle: asyncio.TimerHandle | None = None

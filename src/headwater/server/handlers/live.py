@@ -1,11 +1,11 @@
 """SSE: live readers of a stream, served in slices from shared frames (PROTOCOL 5.8).
 
 A subscriber first catches up from the log, then joins the `LiveStream` of its path. A change is
-read and encoded once for all subscribers at the same position. They are served in slices, one
-write each, and the event loop runs between two slices: appends that arrive meanwhile are
-acknowledged, and the next write to each subscriber carries all of them. A subscriber whose
-connection can't keep up leaves, and catches up from the log once the connection is writable again:
-no memory is held for it.
+read and encoded once for all subscribers at the same position. They are served in slices, with one
+write each. The event loop runs between two slices: appends that arrive meanwhile are acknowledged,
+and the next write to each subscriber contains all of them. A subscriber whose connection can't keep
+up leaves, and catches up from the log once the connection is writable again. So no memory is used
+for slow subscribers.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ SLICE: Final = 64
 
 
 class Sink(Protocol):
-    """Where the frames of one subscriber go: a connection, or an ASGI `send`."""
+    """The destination of one subscriber's frames: a connection, or an ASGI `send`."""
 
     @property
     def chunked(self) -> bool:
@@ -40,16 +40,16 @@ class Sink(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether more bytes wait for the client than its write buffer may hold."""
+        """Whether the write buffer of the client is full."""
 
     def write(self, frame: bytes) -> None: ...
 
     def end(self) -> None:
-        """Finish the response after what was written."""
+        """Finish the response after the frames that were written."""
 
 
 class Frame:
-    """Encoded events, as they are and in chunked coding."""
+    """Encoded events, plain and in chunked coding."""
 
     __slots__ = ("chunked", "events")
 
@@ -79,7 +79,7 @@ class EventFeed(ABC):
         """Continue after the sink was full."""
 
     def stop(self) -> None:
-        """Release everything: the connection is closed, or the response has ended."""
+        """Release all resources: the connection is closed, or the response has ended."""
         self._sink = None
         self._context.waiting.discard(self.expire)
         if self._timer is not None:
@@ -258,7 +258,7 @@ class LiveStream:
         return subscriber in self._subscribers
 
     def join(self, subscriber: Subscriber, changes: int) -> None:
-        """Add a subscriber that has read to the tail, beginning when `changes` was as given."""
+        """Add a subscriber that has read to the tail; `changes` is the count before its read."""
         self._subscribers[subscriber] = None
         if self._unwatch is None:
             self._unwatch = self._context.store.watch(self.path, self.changed)
@@ -273,7 +273,7 @@ class LiveStream:
             self._unwatch = None
 
     def changed(self) -> None:
-        """Have all subscribers served: the stream has changed."""
+        """Serve all subscribers, because the stream has changed."""
         self.changes += 1
         self._due = True
         self._update = None
@@ -289,7 +289,7 @@ class LiveStream:
         return Update(chunk, position, now) if isinstance(chunk, Chunk) else None
 
     async def _serve(self) -> None:
-        """Serve all subscribers in slices, round by round, until there was no change in a round."""
+        """Serve all subscribers in slices; repeat until the stream does not change meanwhile."""
         while self._due and self._subscribers:
             self._due = False
             subscribers = tuple(self._subscribers)
@@ -313,14 +313,14 @@ class LiveStream:
             self._update = None
 
     async def _read_for(self, subscriber: Subscriber) -> Update | None:
-        """Read what a subscriber is due; None if it left meanwhile, or there is no stream."""
+        """Read for a subscriber; None if it has left meanwhile, or if the stream is gone."""
         position = subscriber.position
         update = await self.read(position)
         if subscriber not in self._subscribers or subscriber.position != position:
             return None
         if update is None:
-            subscriber.end()  # a client that reconnects is given the reason
-        # One is enough: those who were served in the same slice are next to each other.
+            subscriber.end()  # the reason is reported when the client reconnects
+        # One update is enough: subscribers at the same position follow each other.
         self._update = update
         return update
 

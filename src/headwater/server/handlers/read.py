@@ -123,7 +123,7 @@ async def _respond_with_data(
     _mark_end(headers, chunk)
     etag = make_etag(chunk.start, chunk.end, chunk.info.incarnation, closed=chunk.at_end)
     headers.append((b"etag", etag.encode()))
-    # Of all responses only an empty one at the tail becomes outdated.
+    # Only an empty response, at the tail, becomes outdated.
     headers.append((b"cache-control", context.cache_control if chunk.parts else b"no-cache"))
     if_none_match = request.head.header(b"if-none-match")
     if if_none_match is not None and matches(if_none_match, etag):
@@ -156,7 +156,7 @@ async def _long_poll(
     deadline = loop.time() + context.settings.long_poll_timeout
     coding = _coding(context, request)
     while True:
-        # Watch first, then read: an append in between wakes the watch.
+        # Watch before reading, so that an append in between is noticed.
         waiter = Waiter(context, path)
         try:
             chunk = await _read(context, path, position, coding)
@@ -193,7 +193,7 @@ class Waiter:
     def __init__(self, context: Context, path: str) -> None:
         self._context = context
         self._loop = asyncio.get_running_loop()
-        # Only a task can be cancelled while it waits.
+        # An ImmediateFuture can't be cancelled, and a task may be.
         self._future: asyncio.Future[None] | ImmediateFuture[None] = (
             ImmediateFuture(self._loop)
             if asyncio.current_task() is None

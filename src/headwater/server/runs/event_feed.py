@@ -1,4 +1,4 @@
-"""The events of a run by SSE: each has its `runSeq` as its id, so that any reader can resume."""
+"""The events of a run by SSE; the id of each event is its `runSeq`, from which readers resume."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ _KEEP_ALIVE: Final = Frame(b": still here\n\n")
 
 
 class RunEventFeed(EventFeed):
-    """The feed of one reader; nothing is read for it while its connection is full."""
+    """The feed of one reader; it reads nothing while the write buffer of its connection is full."""
 
     def __init__(
         self, context: Context, service: RunService, store: RunStore, run_id: str, after: int
@@ -56,7 +56,7 @@ class RunEventFeed(EventFeed):
                 if events and self._sink is not None and not self._sink.full:
                     continue
                 if not events and await self._store.find_run(self._run_id) is None:
-                    break  # deleted: a client that reconnects is given that reason
+                    break  # deleted: this is reported when the client reconnects
                 await self._wait()
         except HeadwaterError as error:
             log.warning("run events ended", extra={"run": self._run_id, "error": error})

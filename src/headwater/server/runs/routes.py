@@ -226,4 +226,4 @@ def _time(head: Head, name: str) -> datetime | None:
 
 def _no_resource() -> Problem:
     detail = f"Runs are served below {PREFIX}, such as {PREFIX}/run-001/events."
-    return Problem(404, "not-found", "Nothing is here", detail)
+    return Problem(404, "not-found", "There is no such resource", detail)

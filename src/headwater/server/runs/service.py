@@ -1,4 +1,4 @@
-"""The run service: opens the run store on first use, runs its projector and watches for changes."""
+"""The run service: opens the run store on first use, runs its projector, watches for changes."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ def choose_store(settings: Settings) -> RunStore:
 
 
 class RunService:
-    """Holds the run store and its projector; `open` returns the store when it is ready."""
+    """The run store and its projector; `open` returns the store once it is ready."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
