@@ -1,4 +1,4 @@
-"""What the commands share: targets, option values, output, saved files and signals."""
+"""Shared by the commands: targets, option values, output, saved files and signals."""
 
 import os
 import re
@@ -64,19 +64,19 @@ def url_option(command: Command) -> Command:
 
 
 class Target(NamedTuple):
-    """What a command works on, as the user named it: a stream, a run or a subscription."""
+    """The stream, run or subscription that a command works on, as the user named it."""
 
     name: str
     base_url: str
     is_url_typed: bool = False
-    """Whether --url was typed, so that a suggested command needs it too."""
+    """Whether --url was typed, so that suggested commands need it too."""
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def path(self) -> str:
-        """The path of the stream's URL, which stays the same when the server moves."""
+        """The path of the stream's URL, which does not depend on the server's address."""
         from urllib.parse import urlsplit
 
         from headwater.client import stream_url
@@ -84,7 +84,7 @@ class Target(NamedTuple):
         return urlsplit(stream_url(self.base_url, self.name)).path
 
     def command(self, verb: str, *arguments: str) -> str:
-        """Return a command over this stream that can be pasted into a shell."""
+        """Return a command on this stream, ready to be pasted into a shell."""
         url = ("--url", self.base_url) if self.is_url_typed else ()
         return shlex.join(("headwater", verb, self.name, *arguments, *url))
 
@@ -102,7 +102,7 @@ def stream_target(name: str, url: str) -> Target:
 
 
 def server_target(url: str, name: str = "") -> Target:
-    """Check the server of a command that is not about a stream."""
+    """Check the server of a command that works on something other than a stream."""
     from headwater.client import origin_of
 
     try:
@@ -114,7 +114,7 @@ def server_target(url: str, name: str = "") -> Target:
 
 @contextmanager
 def connected(target: Target, progress: Progress | None = None) -> Iterator["Client"]:
-    """Open a client for a block, and report slow responses and a failure in one sentence."""
+    """Open a client for a block; slow responses and failures are reported to the user."""
     progress = progress or Progress()
     progress.show("Waiting for the server …")
     with reported(target), make_client(target, progress) as client:
@@ -131,10 +131,10 @@ def make_client(
     patient: bool = False,
     on_retry: Callable[[ClientError, float], None] | None = None,
 ) -> "Client":
-    """Make a client for a command.
+    """Return a client for a command.
 
-    A command that is answered at once fails within a second; one that runs for long is
-    `patient` and waits for a server that restarts.
+    A short command fails within a second without a server; a long-running one is `patient`, and
+    waits while the server restarts.
     """
     from headwater.client import Client, Retry
 
@@ -144,7 +144,7 @@ def make_client(
 
 @contextmanager
 def reported(target: Target) -> Iterator[None]:
-    """Report a failure in a block as one sentence."""
+    """Report a failure in a block as one sentence, without a traceback."""
     try:
         yield
     except HeadwaterError as error:
@@ -152,7 +152,7 @@ def reported(target: Target) -> Iterator[None]:
 
 
 def sentence(error: HeadwaterError, target: Target) -> str:
-    """Return the message of an error, with the command that helps if there is one."""
+    """Return the message of an error, with a command that helps if there is one."""
     if isinstance(error, StreamNotFound) and error.code == "stream-not-found":
         return f"There is no stream {target}; create it with: {target.command('create')}"
     return str(error)
@@ -229,7 +229,7 @@ def body_of(messages: Sequence[str], content_type: str) -> bytes:
 
     if not messages:
         return b""
-    # What the shell passed, byte for byte, whatever the locale.
+    # The bytes that the shell passed, whatever the locale.
     encoded = [message.encode("utf-8", "surrogateescape") for message in messages]
     if is_json(media_type(content_type)):
         for text, message in zip(encoded, messages, strict=True):
@@ -244,7 +244,7 @@ def body_of(messages: Sequence[str], content_type: str) -> bytes:
 
 
 def counted(number: int, plural: str, singular: str | None = None) -> str:
-    """Format a number of things; without `singular`, the plural loses its s."""
+    """Format a number of things; `singular` defaults to the plural without its s."""
     return f"{number:,} {(singular or plural.removesuffix('s')) if number == 1 else plural}"
 
 
@@ -270,7 +270,7 @@ class Output:
 
     @property
     def is_file(self) -> bool:
-        """Whether the output goes to a regular file, so that the user does not see it grow."""
+        """Whether the output is a regular file, so that the user does not see it."""
         return stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
 
     def write(self, batch: "Batch", *, flush: bool) -> None:
@@ -295,7 +295,7 @@ class Output:
             os.close(null)
 
     def watch(self, on_close: Callable[[], None]) -> None:
-        """Call back as soon as the reader closes the pipe, even while nothing is written."""
+        """Call `on_close` as soon as the reader closes the pipe, even if nothing is written."""
         number = self._file.fileno()
         mode = os.fstat(number).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
@@ -313,7 +313,7 @@ def lines_of(messages: list[bytes]) -> bytes:
     """Put each JSON message on a line of its own."""
     if not messages:
         return b""
-    # Between tokens a line break is only white space, and within a string JSON allows none.
+    # JSON allows line breaks between tokens, where a space is equivalent, but not in strings.
     return b"\n".join(message.translate(_BREAKS_TO_SPACES) for message in messages) + b"\n"
 
 
@@ -374,7 +374,7 @@ def save_offset(path: Path, offset: str) -> None:
 # --- Signals.
 
 EXIT_CODE: Final = 128 + signal.SIGINT
-"""What a shell reports of a process that SIGINT has ended."""
+"""The exit code that shells report for a process ended by SIGINT."""
 
 
 class SignalGuard(ABC):
@@ -394,7 +394,7 @@ class SignalGuard(ABC):
             signal.signal(number, previous)
 
     def listen(self) -> None:
-        """Install the handlers; again, if something else has replaced them."""
+        """Install the handlers, or reinstall them after other code has replaced them."""
         for number, previous in self._previous.items():
             # A shell starts a background job with SIGINT ignored, and it stays ignored.
             signal.signal(number, signal.SIG_IGN if previous is signal.SIG_IGN else self._received)
@@ -417,8 +417,8 @@ class Termination(SignalGuard):
 class Interrupts(SignalGuard):
     """Defers SIGINT while an operation must not be interrupted; a second one is not deferred.
 
-    With `once`, only one KeyboardInterrupt is raised: the command then reports and ends, and
-    further signals do not interrupt that.
+    With `once`, only one KeyboardInterrupt is raised, so that further signals do not interrupt the
+    closing report of the command.
     """
 
     def __init__(self, *, once: bool = False) -> None:
@@ -448,7 +448,7 @@ class Interrupts(SignalGuard):
             self._raise()
 
     def finish(self) -> None:
-        """Ignore SIGINT from now on: the command prints its last message and ends."""
+        """Ignore SIGINT from now on, while the command prints its last message and ends."""
         self._ended = True
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""Progress of a command on standard error, for a user who waits."""
+"""Progress of a command, on standard error."""
 
 import os
 import sys
@@ -22,22 +22,22 @@ _BAR_COLUMNS: Final = 30
 class Progress:
     """Reports what a command is doing, once it takes more than two seconds.
 
-    On a terminal it rewrites one line. A text that comes too early, or too soon after another, is
-    stored and shown when it is due: a caller that blocks after `show` can't call it again.
-    Elsewhere nothing is written unless `every` is given: then a line each time so many seconds
-    have passed.
+    On a terminal it rewrites one line. A text that is shown too early, or too soon after another,
+    is written by a timer, since a caller that blocks after `show` can't call it again. If standard
+    error is not a terminal, nothing is written unless `every` is set: then at most one line in that
+    many seconds.
     """
 
     def __init__(
         self,
         label: str = "",
         *,
-        wanted: bool = True,
+        enabled: bool = True,
         every: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._is_terminal = wanted and sys.stderr.isatty()
-        self._every = every if wanted else None
+        self._is_terminal = enabled and sys.stderr.isatty()
+        self._every = every if enabled else None
         self._clock = clock
         self._label = label
         self._started = clock()
@@ -52,7 +52,7 @@ class Progress:
             command.call_on_close(self.clear)  # an error message starts on an empty line
 
     def show(self, text: str) -> None:
-        """Show a text: now, or when it is due, unless a newer one has replaced it by then."""
+        """Show a text: now, or when it is due unless a newer text replaces it."""
         if self._is_terminal:
             self._show_on_terminal(text)
         elif self._every is not None and text != self._text and self._clock() >= self._due:
@@ -76,7 +76,7 @@ class Progress:
         return self
 
     def clear(self) -> None:
-        """Erase the line, so that the closing sentence can take its place."""
+        """Erase the line, for example to print the closing sentence in its place."""
         with self._lock:
             timer, self._timer = self._timer, None
             terminal, self._terminal = self._terminal, None
@@ -93,7 +93,7 @@ class Progress:
         with self._lock:
             self._text = text
             if self._terminal is None:
-                # Java is started with another standard error, which must not get the line.
+                # Java is started with another standard error, which must not receive the line.
                 self._terminal = os.dup(sys.stderr.fileno())
             if self._timer is not None:
                 return
@@ -107,7 +107,7 @@ class Progress:
 
     def _come_due(self) -> None:
         with self._lock:
-            # Otherwise the line was cleared in the meantime.
+            # Otherwise the line was cleared meanwhile.
             if self._timer is threading.current_thread() and self._terminal is not None:
                 self._timer = None
                 self._write_line(self._terminal)
@@ -115,7 +115,7 @@ class Progress:
     def _write_line(self, terminal: int) -> None:
         self._due = self._clock() + _INTERVAL_SECONDS
         self._shown = True
-        # A line that the terminal wraps could not be rewritten.
+        # A line that the terminal wraps can't be rewritten.
         columns = _columns(terminal)
         _write(terminal, f"{_ERASE}{self._text[: columns - 1]}")
 

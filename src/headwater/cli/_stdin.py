@@ -1,13 +1,13 @@
-"""Standard input, cut into batches, each of which is appended exactly once.
+"""Appending standard input in batches, each of them exactly once.
 
-What has arrived is sent soon, and memory stays bounded: input is read only while nothing is being
-sent, so whatever arrives during a request waits in the pipe and makes the next batch larger. A slow
-server slows down the writer of the pipe instead of filling this process.
+Input is sent soon after it arrives, and memory stays bounded: nothing is read while a request is in
+flight, so input that arrives meanwhile waits in the pipe, and makes the next batch larger. A slow
+server slows down the writer of the pipe instead of filling the memory of this process.
 
-Every batch carries the sequence number of an idempotent producer, so a retry never appends it
-twice. One question remains when the process ends before the response arrives: whether that batch
-was appended. `SavedAppend` names the batch, and sending the same messages under the same number
-settles it. The state is saved before a batch is sent, so it is also there after kill -9.
+Every batch has the sequence number of an idempotent producer, so a retry never appends it twice. If
+the process ends before a response arrives, it is unknown whether that batch was appended.
+`SavedAppend` identifies the batch; the next process sends the same messages under the same number.
+The state is saved before a batch is sent, so that it survives kill -9.
 """
 
 import os
@@ -43,7 +43,7 @@ MAX_BYTES: Final = 1024 * 1024
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 _NOT_DECIDED: Final = frozenset({401, 403})
-"""Refusals of a sender, not of a batch: an earlier attempt may have been appended."""
+"""Statuses that refuse the sender, not the batch: an earlier attempt may have been appended."""
 
 
 class BadInput(Exception):
@@ -51,13 +51,13 @@ class BadInput(Exception):
 
 
 class InputBatch(NamedTuple):
-    """What one append carries."""
+    """The body of one append."""
 
     body: bytes
     size: int
-    """Messages, or bytes, of the input."""
+    """Its size in messages or bytes of the input."""
     last: bool
-    """Whether the input ends after it."""
+    """Whether the input ends with this batch."""
 
 
 class Cutter(ABC):
@@ -69,12 +69,12 @@ class Cutter(ABC):
 
     def __init__(self, skip: int = 0) -> None:
         self.to_skip = skip
-        """How much of the input is still to be skipped."""
+        """Messages or bytes of the input that are still to be skipped."""
 
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """How much input is ready to be cut."""
+        """Messages or bytes that are ready to be cut."""
 
     @property
     @abstractmethod
@@ -87,7 +87,7 @@ class Cutter(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Accept that the input has ended."""
+        """Complete the last message: the input has ended."""
 
     @abstractmethod
     def cut(self, size: int | None = None) -> tuple[bytes, int]:
@@ -200,7 +200,7 @@ def batches(number: int, cutter: Cutter, first: int | None = None) -> Iterator[I
         if enough or (late and cutter.waiting):
             yield InputBatch(*cutter.cut(first), last=False)
             first = None
-            # The rest is the start of a line, or more than a batch: its time starts now.
+            # The rest, an incomplete line or the next batch, has a deadline of its own.
             deadline = time.monotonic() + LINGER_SECONDS
             continue
         piece = _read(number, deadline if cutter.waiting and first is None else None)
@@ -217,7 +217,7 @@ def batches(number: int, cutter: Cutter, first: int | None = None) -> Iterator[I
 
 
 def _rest(cutter: Cutter, first: int | None) -> Iterator[InputBatch]:
-    """Cut the input that precedes its end, or the line that can't be sent."""
+    """Cut the remaining input: up to its end, or up to a line that can't be sent."""
     if cutter.error is None:
         cutter.end()
     if cutter.to_skip:
@@ -240,20 +240,20 @@ def _too_short(cutter: Cutter, missing: int) -> BadInput:
 
 
 def _read(number: int, deadline: float | None) -> bytes | None:
-    """Read the available input, or return None if there is none until a deadline."""
+    """Read the available input; returns None if nothing arrives before a deadline."""
     timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
     readable, _, _ = select.select([number], [], [], timeout)
     return os.read(number, _PIECE_BYTES) if readable else None
 
 
 class SavedBatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """A batch that was sent, and whose response did not arrive."""
+    """A batch that was sent, and is not acknowledged."""
 
     producer_id: str
     seq: int
     size: int
     checksum: int
-    """CRC-32 of the body: the same number with other data would lose that data silently."""
+    """CRC-32 of the body: other data under the same number would be lost silently."""
 
 
 class SavedAppend(Struct, frozen=True, forbid_unknown_fields=True):
@@ -262,9 +262,9 @@ class SavedAppend(Struct, frozen=True, forbid_unknown_fields=True):
     stream: str
     """Path of the stream's URL."""
     unit: str
-    """What `position` and the size of a batch count: messages or bytes."""
+    """The unit of `position` and of the batch's size: messages or bytes."""
     position: int = 0
-    """How much of the input is confirmed, from its start."""
+    """Messages or bytes of the input that are confirmed."""
     unconfirmed: SavedBatch | None = None
 
 
@@ -283,7 +283,7 @@ def load_append(path: Path) -> SavedAppend | None:
 
 
 class ResumableAppend:
-    """Appends one input batch by batch, and keeps track of which part is confirmed."""
+    """Appends one input in batches, and records the confirmed position."""
 
     def __init__(
         self, target: Target, content_type: str, cutter: Cutter, file: Path | None
@@ -307,12 +307,12 @@ class ResumableAppend:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether an earlier command has sent a part of the input."""
+        """Whether an earlier command has sent part of the input."""
         return self.resumed_at > 0 or self.saved.unconfirmed is not None
 
     @property
     def confirmed(self) -> int:
-        """How many messages or bytes this command has appended."""
+        """Messages or bytes that this command has appended."""
         return self.saved.position - self.resumed_at
 
     def send(
@@ -363,7 +363,7 @@ class ResumableAppend:
         self.saved = replace(self.saved, position=position, unconfirmed=None)
 
     def _claim(self, batch: InputBatch) -> ProducerClaim:
-        """Number a batch, and save that it is about to be sent."""
+        """Number a batch, and save the state before it is sent."""
         checksum = zlib.crc32(batch.body)
         unconfirmed = self.saved.unconfirmed
         if unconfirmed is not None:

@@ -21,7 +21,7 @@ _DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 
 @contextmanager
 def _reported(label: str) -> Iterator[Progress]:
-    """Show progress in a block, and report a failure in it as one sentence."""
+    """Show progress during a block; a failure in it is reported as one sentence."""
     progress = Progress(label, every=NOTICE_SECONDS)
     progress.show(f"{label} …")
     try:

@@ -1,7 +1,7 @@
 """`headwater pipeline`: pipelines on Spark, from files and from options.
 
 The jobs are commands of their own, such as `headwater pipeline materialize --stream … --to …`. Each
-builds the same pipeline from its options as a file would describe.
+builds from its options the pipeline that a file would describe.
 """
 
 import shlex
@@ -411,7 +411,7 @@ def publish(
 
 
 def _run(target: dict[str, Any], folder: str, flags: dict[str, Any]) -> None:
-    """Run the pipeline that options describe, as if a file described it."""
+    """Run the pipeline that the options describe, as if they came from a file."""
     source = flags.pop("source", {}) | _server(flags)
     if "streams" in flags:
         source["stream"] = list(flags.pop("streams"))

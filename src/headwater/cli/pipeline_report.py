@@ -31,20 +31,22 @@ def print_statuses(
     token: str | None,
     as_json: bool,
 ) -> bool:
-    """Print the status of each pipeline, and return whether all of it could be determined."""
+    """Print the status of each pipeline; return whether all of them could be determined."""
     from headwater.errors import HeadwaterError
     from headwater.spark.pipelines import status_of_checkpoint
 
     progress = Progress()
     is_whole = True
-    asks: list[tuple[Path, Callable[[], Status]]] = [(file, partial(_of, file)) for file in files]
+    queries: list[tuple[Path, Callable[[], Status]]] = [
+        (file, partial(_status_of_file, file)) for file in files
+    ]
     for folder in checkpoints:
-        whole = folder.resolve()
-        asks.append((folder, partial(status_of_checkpoint, whole, url=url, token=token)))
-    for place, ask in asks:
+        query = partial(status_of_checkpoint, folder.resolve(), url=url, token=token)
+        queries.append((folder, query))
+    for place, query in queries:
         progress.show(f"Reading the status of {place} …")
         try:
-            status = ask()
+            status = query()
         except HeadwaterError as error:
             progress.clear()
             click.echo(f"Error: {error}", err=True)
@@ -56,7 +58,7 @@ def print_statuses(
     return is_whole
 
 
-def _of(file: Path) -> "Status":
+def _status_of_file(file: Path) -> "Status":
     from headwater.spark.pipelines import load, status_of
 
     return status_of(load(file))
@@ -77,12 +79,12 @@ def _lines(status: "Status") -> list[str]:
 
     runs = f"runs in process {status.runs_in}" if status.runs_in else "is not running"
     if not status.is_local:
-        runs = "may be running"  # its lock is on another machine, too
+        runs = "may be running"  # its lock is on another machine
     lines = [f"{status.name} ({status.kind}) {runs}."]
     if status.known:
         lines.append(f"  {status.known}")
     elif not status.checkpoint:
-        pass  # it has none: the server has all of its state
+        pass  # it has no checkpoint: all of its state is on the server
     elif not status.is_local:
         where = "at the Connect server" if status.is_remote else "on another machine"
         lines.append(f"  checkpoint {status.checkpoint} is {where}: its progress is not known")
@@ -171,7 +173,7 @@ def _streams(status: "Status") -> list[dict[str, Any]]:
 
 # --- The closing sentence
 
-_BEFORE: Final = ", all of which existed already"
+_ALL_EXISTED: Final = ", all of which existed already"
 
 
 def summary(outcome: "Outcome") -> str:
@@ -182,7 +184,7 @@ def summary(outcome: "Outcome") -> str:
     if outcome.how == "stopped" and outcome.reason is not None:
         return f"{outcome.name} is stopped: {outcome.reason}"
     if outcome.is_job:
-        return f"{outcome.name} is {outcome.how}: {_there(outcome)} {took}."
+        return f"{outcome.name} is {outcome.how}: {_job_progress(outcome)} {took}."
     return f"{outcome.name} is {outcome.how}: {_batches(outcome, took)}"
 
 
@@ -258,7 +260,7 @@ def _restored(done: "Restored", outcome: "Outcome", took: str) -> str:
     size += f", {sized(done.bytes)}"
     appended = sum(each.appended for each in done.streams)
     if appended < done.bytes:
-        size += f", of which {sized(appended)} were missing" if appended else _BEFORE
+        size += f", of which {sized(appended)} were missing" if appended else _ALL_EXISTED
     if len(done.streams) != 1:
         streams = counted(len(done.streams), "streams")
         return f"{streams} of {outcome.place} were restored {took}: {size}."
@@ -275,8 +277,8 @@ _JOBS: Final[Mapping[str, Callable[[Any, "Outcome", str], str]]] = {
 """By kind of job, the function that formats its result."""
 
 
-def _there(outcome: "Outcome") -> str:
-    """Report how much of a job is done, after which the next run continues."""
+def _job_progress(outcome: "Outcome") -> str:
+    """Report which part of a job is done; the next run continues after it."""
     from headwater.spark.pipelines.progress import sized
 
     metrics = outcome.figures

@@ -95,7 +95,7 @@ def spark_errors_reported() -> Iterator[None]:
 
 
 def silence_spark() -> None:
-    """Keep PySpark from logging errors that are reported as one sentence."""
+    """Prevent PySpark from logging errors that are reported as one sentence."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     # Py4J logs to the root logger when Java ends during a call.
@@ -103,7 +103,7 @@ def silence_spark() -> None:
 
 
 def _silence_shutdown(spark: "SparkSession") -> None:
-    """Keep PySpark's thread for accumulators from printing a stack trace when Java has ended."""
+    """Prevent PySpark's accumulator thread from printing a stack trace when Java has ended."""
     server: Any = getattr(getattr(spark, "_sc", None), "_accumulatorServer", None)
     if server is not None:  # a Connect client has no such server
         server.handle_error = lambda *_: None
@@ -153,11 +153,11 @@ class StopRequest(SignalGuard):
         super().__init__(signal.SIGINT, signal.SIGTERM)
         self.number: int | None = None
         self.failures = ""
-        """Failures so far, which are also printed when the second signal ends the process."""
+        """Failures so far, to be printed if a second signal ends the process."""
         self._stderr = 2
 
     def __enter__(self) -> Self:
-        self._stderr = os.dup(2)  # the terminal, also while Java is being started
+        self._stderr = os.dup(2)  # remains the terminal while Java is being started
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
@@ -249,7 +249,7 @@ def _run(
             else []
         )
         progress.clear()
-        # The stop first: a supervisor ends Spark's Java with this process, which is no error.
+        # Check for a stop first: a supervisor may have stopped Java too, which is not an error.
         if stop.number is not None:
             return [Outcome.of_none(pipeline.name) for pipeline in pipelines], log
         if found:
@@ -339,7 +339,7 @@ def _watch(runner: "Runner", stop: StopRequest, progress: Progress) -> None:
 
 
 def _is_running(runner: "Runner", stop: StopRequest) -> bool:
-    # The stop first: a supervisor ends Spark's Java with this process, which is no failure.
+    # Check for a stop first: a supervisor may have stopped Java too, which is not a failure.
     if stop.number is not None and not runner.is_stopping:
         runner.ask_to_stop()
     return runner.look()
@@ -391,7 +391,7 @@ def remove_log(log: Path) -> None:
 
 @contextmanager
 def java_writes_to(log: Path) -> Iterator[None]:
-    """Start Java in this block: the file becomes the standard error that it inherits."""
+    """Redirect standard error to a file in this block, so that a Java started in it inherits it."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it ships without types
     from pyspark.errors import PySparkException
 

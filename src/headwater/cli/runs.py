@@ -1,4 +1,4 @@
-"""`headwater runs`: the logs of workflow runs, and the state of the runs."""
+"""`headwater runs`: the logs of workflow runs, and the snapshots of their state."""
 
 import sys
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def list_(
 
     count = 0
     after: str | None = None
-    progress = Progress(wanted=not sys.stdout.isatty())
+    progress = Progress(enabled=not sys.stdout.isatty())
     with connected(server_target(url), progress) as client:
         while True:
             page = client.run(
@@ -113,7 +113,7 @@ def follow(run: str, after: int, as_json: bool, url: str) -> None:
     fold = Fold(run)
     last = after
     try:
-        with connected(server_target(url, run), Progress(wanted=False)) as client:
+        with connected(server_target(url, run), Progress(enabled=False)) as client:
             for event in tail(client, run, 0):
                 fold.apply(event)
                 if event.run_seq > after:

@@ -1,6 +1,6 @@
-"""`headwater state`: show, validate and export the state that the events of a stream add up to.
+"""`headwater state`: show, validate and export the current state of a stream of change events.
 
-An export is complete or absent: it is written beside its destination and renamed.
+An export is complete or absent: it is written to a temporary file, which is then renamed.
 """
 
 import sys
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=OrderedGroup, short_help="Show, validate or export the state of a stream.")
 def state() -> None:
-    """Read a stream of state events as tables of the current state."""
+    """Show, validate or export the current state of a stream of change events."""
 
 
 @state.command(short_help="Print the current state as tables.")
@@ -73,7 +73,7 @@ def show(
                 click.echo(f"The state is that of offset {db.offset}.", err=True)
                 sys.exit(EXIT_CODE)
             if not changed.is_set():
-                break  # the stream has ended, and its last state is printed
+                break  # the stream has ended, and its last state was printed
             changed.clear()
             if not as_json and sys.stdout.isatty():
                 click.clear()
@@ -240,22 +240,22 @@ def write(form: Literal["sqlite", "parquet", "csv"], tables: Tables, path: Path)
     """Write tables to a new file or directory, and return its path; never overwrite a file."""
     if form == "sqlite":
         path = path if path.suffix else path.with_suffix(".sqlite")
-        _whole(path, partial(_sqlite, tables))
+        _write_whole(path, partial(_sqlite, tables))
         return path
     write_one = _parquet if form == "parquet" else _csv
     if path.suffix and len(tables) == 1:
         (values,) = tables.values()
-        _whole(path, partial(write_one, values))
+        _write_whole(path, partial(write_one, values))
         return path
     path.mkdir(parents=True, exist_ok=True)
     for name, values in tables.items():
-        # A type may have any name, a file may not.
-        _whole(path / f"{quote(name, safe=' ')}.{form}", partial(write_one, values))
+        # The name of a type may contain characters that file names can't.
+        _write_whole(path / f"{quote(name, safe=' ')}.{form}", partial(write_one, values))
     return path
 
 
-def _whole(path: Path, fill: Callable[[Path], None]) -> None:
-    """Write a file that is complete as soon as it exists."""
+def _write_whole(path: Path, fill: Callable[[Path], None]) -> None:
+    """Create a file that is complete as soon as it exists."""
     if path.exists():
         raise click.ClickException(f"'{path}' exists; choose another --output, or remove it.")
     part = path.with_name(path.name + ".part")
@@ -314,7 +314,7 @@ def _name(text: str) -> str:
 
 
 def _distinct(heads: list[str]) -> list[str]:
-    """Number columns that differ only in case, which SQLite ignores."""
+    """Number columns whose names differ only in case, since SQLite ignores case."""
     seen: dict[str, int] = {}
     names = []
     for head in heads:
@@ -394,7 +394,7 @@ def _cell(value: Any) -> str:
     import msgspec
 
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    # A value from a stream must not be able to send control sequences to the terminal.
+    # A value must not send control sequences to the terminal.
     text = "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )

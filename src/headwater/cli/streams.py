@@ -1,4 +1,4 @@
-"""The commands over one stream: create, append, read, head, close, fork and delete."""
+"""The commands on one stream: create, append, read, head, close, fork and delete."""
 
 import sys
 from collections.abc import Iterator
@@ -42,12 +42,12 @@ STDIN: Final = "-"
 
 
 def _expiry_options(command: Command) -> Command:
-    """Add the options that limit the life of a new stream."""
+    """Add the options for the expiry of a new stream."""
     ttl = click.option(
         "--ttl",
         type=click.IntRange(min=0),
         metavar="SECONDS",
-        help="Delete the new stream after so long without access.",
+        help="Delete the new stream after this time without access.",
     )
     expires_at = click.option(
         "--expires-at",
@@ -190,15 +190,15 @@ def _append_stdin(
     cutter = JsonLines() if is_json(media_type(content_type)) else Bytes()
     append = ResumableAppend(target, content_type, cutter, file)
     if is_closed and not append.is_resumed:
-        # Reported before the first line is read, which may arrive hours later.
+        # Report it before waiting for input, which may arrive hours later.
         raise click.ClickException(f"{target} is closed and takes no more appends.")
     _explain_terminal()
-    progress = Progress(wanted=not sys.stdin.isatty())
+    progress = Progress(enabled=not sys.stdin.isatty())
     notice = OutageNotice(progress)
     with Interrupts(once=True) as interrupts:
 
         def on_retry(error: ClientError, delay: float) -> None:
-            # After Ctrl-C the user does not want to wait for the server.
+            # After Ctrl-C, do not wait for the server.
             interrupts.check()
             notice(error, delay)
 
@@ -253,7 +253,7 @@ def _size(argument: str) -> int:
 
 
 def _whole_stdin() -> bytes:
-    """Read one JSON text, which can't be sent before it is complete."""
+    """Read all of stdin, as one JSON text."""
     from headwater.cli._stdin import MAX_LINE_BYTES
     from headwater.protocol.framing import check_json
 
@@ -261,7 +261,7 @@ def _whole_stdin() -> bytes:
     body = sys.stdin.buffer.read(MAX_LINE_BYTES + 1).strip()
     if len(body) > MAX_LINE_BYTES:
         raise click.ClickException(
-            f"The input is over {MAX_LINE_BYTES} bytes; send it line by line with --json-lines."
+            f"The input exceeds {MAX_LINE_BYTES} bytes; send it line by line with --json-lines."
         )
     wrong = check_json(body) if body else None
     if wrong is not None:
@@ -308,31 +308,31 @@ def _explain_terminal() -> None:
 def read(
     stream: str, offset: str, follow: bool, live: "Live", resume_file: Path | None, url: str
 ) -> None:
-    """Print a stream: JSON messages one per line, other data as it is.
+    """Print a stream: JSON messages one per line, other data unchanged.
 
-    At its end, also after Ctrl-C, the command prints how to continue from there. With --resume the
-    offset is saved after each part that was written, so that the same command continues.
+    When it ends, also by Ctrl-C, it prints the command that continues from there. With --resume,
+    the offset is saved after each part is written, so that the same command continues.
     """
     from headwater.client import is_transient
 
     target = stream_target(stream, url)
     saved = load_offset(resume_file) if resume_file else None
-    reading = _Reading(target, saved or offset, resume_file, live if follow else None)
+    command = _ReadCommand(target, saved or offset, resume_file, live if follow else None)
     with Interrupts() as interrupts:
         try:
-            reading.run(interrupts)
+            command.run(interrupts)
         except KeyboardInterrupt:
-            reading.finish(interrupts)
+            command.finish(interrupts)
             sys.exit(EXIT_CODE)
         except ClientError as error:
-            if reading.has_started and is_transient(error):
-                reading.finish(interrupts)
+            if command.has_started and is_transient(error):
+                command.finish(interrupts)
             raise click.ClickException(sentence(error, target)) from None
-        reading.finish(interrupts)
+        command.finish(interrupts)
 
 
-class _Reading:
-    """One run of the command: what it has written, and where the next one starts."""
+class _ReadCommand:
+    """One run of `read`: what it has written, and where the next run starts."""
 
     def __init__(
         self, target: Target, offset: str, resume_file: Path | None, live: "Live | None"
@@ -343,7 +343,7 @@ class _Reading:
         self._live = live
         self._closed = False
         self._output = Output()
-        self._progress = Progress(wanted=self._output.is_file)
+        self._progress = Progress(enabled=self._output.is_file)
         self._bytes = 0
         self.has_started = False
         """Whether something has been read, so that there is something to resume."""
@@ -375,7 +375,7 @@ class _Reading:
             if self._live is None:
                 yield from client.stream(name).read(self._offset)
                 return
-            # A wrong stream or server is reported at once instead of being waited for.
+            # Report a wrong stream or server at once, instead of waiting for it.
             client.stream(name).head()
         with make_client(self._target, self._progress, patient=True) as client:
             self._output.watch(client.close)
@@ -389,7 +389,7 @@ class _Reading:
         moved = batch.next_offset != self._offset
         self._offset, self._closed, self.has_started = batch.next_offset, batch.closed, True
         if self._resume_file is not None and moved:
-            # Only now: the data up to this offset has been written and flushed.
+            # The data up to this offset has been written and flushed.
             save_offset(self._resume_file, self._offset)
         self._bytes += len(batch.data)
         self._progress.show(f"{self._bytes:,} bytes read")
@@ -443,8 +443,7 @@ def head(stream: str, as_json: bool, url: str) -> None:
 def close(stream: str, data: tuple[str, ...], content_type: str | None, url: str) -> None:
     """Close a stream, in one step with a last append of DATA if there is any.
 
-    A closed stream can be read and forked, but takes no more appends. Closing it again has no
-    effect.
+    A closed stream can be read and forked, but not appended to. Closing it again has no effect.
     """
     target = stream_target(stream, url)
     with connected(target) as client:
@@ -487,9 +486,9 @@ def fork(
     expires_at: str | None,
     url: str,
 ) -> None:
-    """Create TARGET with the data that SOURCE has up to an offset.
+    """Create TARGET with the data of SOURCE up to an offset, without copying it.
 
-    From there on the two streams are independent. No data is copied.
+    After that offset the two streams are independent.
     """
     check_expiry(ttl, expires_at)
     target, new = stream_target(source, url), stream_target(new_stream, url)
@@ -512,7 +511,7 @@ def fork(
 @click.option("--yes", "-y", is_flag=True, help="Delete without asking.")
 @url_option
 def delete(stream: str, yes: bool, url: str) -> None:
-    """Delete a stream and its data; forks of it keep the data that they share."""
+    """Delete a stream and its data; its forks retain the data that they share with it."""
     target = stream_target(stream, url)
     if not yes and sys.stdin.isatty():
         click.confirm(f"Delete {target} and all its data?", abort=True, err=True)

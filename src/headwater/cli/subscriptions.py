@@ -25,7 +25,7 @@ def subscriptions() -> None:
 def list_(url: str) -> None:
     """List all subscriptions, with the state of their delivery."""
     count = 0
-    progress = Progress(wanted=not sys.stdout.isatty())
+    progress = Progress(enabled=not sys.stdout.isatty())
     with connected(server_target(url), progress) as client:
         for item in client.subscriptions.list():
             count += 1
@@ -65,7 +65,7 @@ def show(subscription: str, as_json: bool, url: str) -> None:
 
 @subscriptions.command()
 @click.argument("subscription")
-@click.option("--pattern", help="Glob over stream paths: * is one segment, ** any number.")
+@click.option("--pattern", help="Glob for stream paths: * is one segment, ** any number.")
 @click.option("--stream", "streams", multiple=True, help="Path of a stream; may be repeated.")
 @click.option("--webhook", metavar="HTTPS-URL", help="Call this URL when a stream has new data.")
 @click.option("--wake-stream", metavar="STREAM", help="Write wake events to this stream.")
@@ -75,7 +75,7 @@ def show(subscription: str, as_json: bool, url: str) -> None:
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time after which the work of a silent worker goes to another one.",
+    help="Time after which a silent worker loses its work to another one.",
 )
 @click.option("--description", help="Text that `show` prints.")
 @url_option
@@ -89,9 +89,9 @@ def create(
     description: str | None,
     url: str,
 ) -> None:
-    """Create a subscription, or confirm an existing one, which resumes deliveries that had failed.
+    """Create a subscription, or confirm an existing one; its failed deliveries are then resumed.
 
-    It covers the streams that --pattern matches and those of --stream, each from its present end.
+    It covers the streams that match --pattern and those of --stream, each from its present end.
     """
     if (webhook is None) == (wake_stream is None):
         raise click.UsageError("Pass either --webhook or --wake-stream.")
