@@ -8,11 +8,14 @@ from tests.support.vocabulary import (
     ALLOWED,
     CHECKED,
     CORE,
+    PAGES,
     ROOT,
     Allowed,
     check,
     check_class_names,
+    check_page,
     check_source,
+    read_pages,
     read_sources,
 )
 
@@ -23,7 +26,7 @@ FILE = Path("src/headwater/some.py")
     ("source", "line", "word"),
     [
         ('"""Pass.\n\nThe reader is told of it.\n"""\n', 3, "told"),
-        ("x = 1\nx = 2  # what lies behind it\n", 2, "behind"),
+        ("x = 1\nx = 2  # what follows behind it\n", 2, "behind"),
         ('raise ValueError(\n    f"{x}: nobody is there"\n)\n', 2, "nobody"),
         ("def f(how_far: int) -> None: ...\n", 1, "how far"),
         ("class ToldOffset: ...\n", 1, "Told"),
@@ -49,6 +52,18 @@ def test_a_refused_word_is_reported_with_its_line(source: str, line: int, word: 
 )
 def test_other_uses_of_a_word_are_not_refused(source: str) -> None:
     assert list(check_source(FILE, source)) == []
+
+
+def test_a_refused_word_of_a_page_is_reported_with_its_line_unless_it_is_code() -> None:
+    page = "# Offsets\n\n```python\ntold = 1\n```\n\nWhat `told` holds is told.\n"
+    (finding,) = check_page(Path("docs/some.md"), page)
+    assert (finding.line, finding.word) == (7, "told")
+
+
+def test_every_pattern_names_a_page_and_all_pages_are_fine() -> None:
+    assert all(list(ROOT.glob(pattern)) for pattern in PAGES if "006" not in pattern)
+    pages = read_pages()
+    assert [found for path, text in pages.items() for found in check_page(path, text)] == []
 
 
 def test_an_allowed_line_is_not_refused_in_its_file_only() -> None:

@@ -1,8 +1,9 @@
 """The vocabulary of the core packages: refuses words with an established term; in `make check`.
 
-Comments, docstrings, messages and identifiers use the terms of the field: an offset is *after*
-another, a failure is *logged*, a lease is *released*. Each rule names the words to use instead.
-A word that a protocol, a public name or a library prescribes is listed in `ALLOWED`.
+Comments, docstrings, messages, identifiers and pages of the documentation use the terms of the
+field: an offset is *after* another, a failure is *logged*, a lease is *released*. Each rule names
+the words to use instead. A word that a protocol, a public name or a library prescribes is listed in
+`ALLOWED`.
 
 A public class name stands for one idea: it may occur twice only if it is listed in `SHARED_NAMES`.
 
@@ -23,6 +24,17 @@ CORE: Final = ROOT / "src/headwater"
 
 CHECKED: Final = ("cli", "client", "errors", "protocol", "server", "storage")
 """The parts of the package that are checked."""
+
+PAGES: Final = (
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
+    *("docs/asgi.md", "docs/cli.md", "docs/client.md", "docs/configuration.md", "docs/http.md"),
+    *("docs/performance.md", "docs/quick-start.md", "docs/storage.md", "docs/subscriptions.md"),
+    "docs/testing.md",
+    *("docs/decisions/000*.md", "docs/decisions/001[0-8]*.md", "docs/decisions/0030*.md"),
+    *("docs/decisions/0034*.md", "docs/decisions/004[3579]*.md", "docs/decisions/0048*.md"),
+    *("docs/decisions/005[015-9]*.md", "docs/decisions/006*.md"),
+)
+"""Patterns of the pages that are checked, outside of their code."""
 
 
 class Rule(NamedTuple):
@@ -57,6 +69,14 @@ RULES: Final = (
     _rule(r"noted", "'recorded' or 'stored'"),
     _rule(r"(?:says?|said)\s+so", "what is reported"),
     _rule(r"a\s+person|people", "'the user' or 'the operator'", in_names=False),
+    _rule(r"go(?:es|ing)?\s+on|went\s+on", "'continue'"),
+    _rule(r"cut\s+short|unfold(?:s|ed|ing)?", "'truncated', or 'decoded' for a body"),
+    _rule(r"for\s+ever", "'forever' or 'indefinitely'"),
+    _rule(r"carr(?:y|ies|ied|ying)\s+out", "'execute' or 'run'"),
+    _rule(r"lies|lay|lain", "'is', with 'in', 'before' or 'after'", in_names=False),
+    _rule(r"(?:hold|held|holds)\s+back", "'delayed', 'reserved' or 'buffered'"),
+    _rule(r"by\s+turns|at\s+hand|as\s+good\s+as", "'in turns', 'available' or 'like'"),
+    _rule(r"in\s+the\s+midst", "'during'"),
 )
 DOCSTRING_VERB: Final = Rule(
     re.compile(r'\A[rbf]*"""(?:Says?|Gives?)\b', re.IGNORECASE),
@@ -119,6 +139,19 @@ def check_source(path: Path, source: str, allowed: Iterable[Allowed] = ()) -> It
                 yield Finding(path, number, word, instead)
 
 
+def check_page(path: Path, text: str) -> Iterator[Finding]:
+    """Yield the refused words in a page, outside of code."""
+    prose = re.sub(r"```.*?```|`[^`]*`", _blank, text, flags=re.DOTALL)
+    for rule in RULES:
+        for match in rule.pattern.finditer(prose):
+            line = prose.count("\n", 0, match.start()) + 1
+            yield Finding(path, line, " ".join(match[0].split()), rule.instead)
+
+
+def _blank(code: re.Match[str]) -> str:
+    return "\n" * code[0].count("\n")
+
+
 def _refused(token: tokenize.TokenInfo) -> Iterator[tuple[str, int, str]]:
     """Yield the refused words of a token, each with its line within the token."""
     kind = tokenize.tok_name[token.type]
@@ -162,6 +195,15 @@ def read_sources(paths: Iterable[Path]) -> dict[Path, str]:
     }
 
 
+def read_pages() -> dict[Path, str]:
+    """Read all pages of `PAGES`."""
+    return {
+        file.relative_to(ROOT): file.read_text()
+        for pattern in PAGES
+        for file in sorted(ROOT.glob(pattern))
+    }
+
+
 def check(sources: Mapping[Path, str]) -> list[Finding]:
     """Return all findings in some files."""
     findings = [
@@ -175,14 +217,17 @@ def check(sources: Mapping[Path, str]) -> list[Finding]:
 def main(arguments: list[str]) -> int:
     paths = [Path(each) for each in arguments] or [CORE / part for part in CHECKED]
     sources = read_sources(paths)
+    pages = {} if arguments else read_pages()
     findings = check(sources)
+    for path, text in pages.items():
+        findings += check_page(path, text)
     for finding in findings:
         sys.stdout.write(f"{finding}\n")
     if findings:
         exceptions = Path(__file__).relative_to(ROOT)
         sys.stdout.write(f"{len(findings)} words to replace; {exceptions} lists the exceptions.\n")
     else:
-        sys.stdout.write(f"The vocabulary of {len(sources)} files is fine.\n")
+        sys.stdout.write(f"The vocabulary of {len(sources) + len(pages)} files is fine.\n")
     return 1 if findings else 0
 
 
