@@ -40,9 +40,10 @@ def print_statuses(
     queries: list[tuple[Path, Callable[[], Status]]] = [
         (file, partial(_status_of_file, file)) for file in files
     ]
-    for folder in checkpoints:
-        query = partial(status_of_checkpoint, folder.resolve(), url=url, token=token)
-        queries.append((folder, query))
+    queries += [
+        (folder, partial(status_of_checkpoint, folder.resolve(), url=url, token=token))
+        for folder in checkpoints
+    ]
     for place, query in queries:
         progress.show(f"Reading the status of {place} …")
         try:

@@ -1,7 +1,7 @@
 """The commands on one stream: create, append, read, head, close, fork and delete."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -56,6 +56,17 @@ def _expiry_options(command: Command) -> Command:
         help="Delete the new stream at this time, such as 2030-01-31T12:00:00Z.",
     )
     return ttl(expires_at(command))
+
+
+def _resume_option(what: str) -> Callable[[Command], Command]:
+    """Return the option for the file that holds a position, from which the command continues."""
+    return click.option(
+        "--resume",
+        "resume_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=f"Start at the {what} that FILE holds, if it exists, and keep it up to date.",
+    )
 
 
 # --- create
@@ -118,13 +129,7 @@ def create(
     metavar="TYPE",
     help="Content type of the data.  [default: that of the stream]",
 )
-@click.option(
-    "--resume",
-    "resume_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Start at the position in stdin that FILE holds, if it exists, and keep it up to date.",
-)
+@_resume_option("position in stdin")
 @url_option
 def append(
     stream: str,
@@ -297,13 +302,7 @@ def _explain_terminal() -> None:
     show_default=True,
     help="How to wait: use long-poll if a proxy delays server-sent events.",
 )
-@click.option(
-    "--resume",
-    "resume_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Start at the offset that FILE holds, if it exists, and keep it up to date.",
-)
+@_resume_option("offset")
 @url_option
 def read(
     stream: str, offset: str, follow: bool, live: "Live", resume_file: Path | None, url: str
