@@ -113,7 +113,7 @@ def test_stdin_is_one_json_text_for_a_json_stream(
     assert b"Use --json-lines for one message per line." in lines.stderr
 
 
-def test_stdin_goes_through_byte_for_byte(headwater: Headwater, client: Client, path: str) -> None:
+def test_stdin_is_appended_byte_for_byte(headwater: Headwater, client: Client, path: str) -> None:
     client.stream(path).create(content_type="application/octet-stream")
     data = os.urandom(5 * 1024 * 1024 + 3)
     said = headwater.ok("append", path, "--close", stdin=data)
@@ -160,7 +160,7 @@ def test_ten_thousand_json_lines_arrive_once_and_in_order(
     assert stored(client, path) == lines.splitlines()
 
 
-def test_json_lines_through_a_proxy_that_loses_answers_are_never_doubled(
+def test_json_lines_through_a_proxy_that_loses_responses_are_never_duplicated(
     headwater: Headwater, client: Client, proxy: Proxy, path: str
 ) -> None:
     client.stream(path).create()
@@ -195,7 +195,7 @@ def test_json_lines_are_for_json_streams(headwater: Headwater, client: Client, p
     assert b"leave out --json-lines" in done.stderr
 
 
-def test_after_ctrl_c_it_says_what_is_confirmed_and_how_to_resume(
+def test_ctrl_c_reports_what_is_confirmed_and_how_to_resume(
     headwater: Headwater, client: Client, path: str
 ) -> None:
     client.stream(path).create()
@@ -216,7 +216,7 @@ def test_after_ctrl_c_it_says_what_is_confirmed_and_how_to_resume(
     assert stored(client, path) == [b"1", b"2", b"3", b"4"]
 
 
-def test_ctrl_c_again_and_again_does_not_suppress_the_resume_line(
+def test_repeated_ctrl_c_does_not_suppress_the_resume_line(
     headwater: Headwater, client: Client, path: str
 ) -> None:
     client.stream(path).create()
@@ -270,7 +270,7 @@ def test_a_batch_in_doubt_is_settled_when_it_is_resumed(
     assert b"".join(stored(client, path)).replace(b"\n", b"") == b"12345"
 
 
-def test_a_server_that_stays_away_leaves_the_way_to_resume(path: str) -> None:
+def test_an_unreachable_server_ends_the_command_with_the_resume_line(path: str) -> None:
     with ServerProcess() as server, Client(server.url) as client:
         client.stream(path).create()
         headwater = Headwater(server.url)
@@ -295,7 +295,7 @@ def test_a_server_that_stays_away_leaves_the_way_to_resume(path: str) -> None:
 
 @pytest.mark.kills
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
-def test_killed_again_and_again_the_same_command_appends_everything_once(
+def test_a_command_killed_repeatedly_appends_everything_once(
     headwater: Headwater, client: Client, path: str, tmp_path: Path, content_type: str
 ) -> None:
     stream = client.stream(path)
@@ -370,7 +370,7 @@ def test_a_batch_whose_sender_was_killed_is_appended_once(
         assert data == b"12345"
 
 
-def test_the_same_command_appends_only_what_the_input_has_gained(
+def test_the_same_command_appends_only_what_was_added_to_the_input(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     client.stream(path).create()
@@ -394,7 +394,7 @@ def test_a_resumed_append_may_close_the_stream_again(
     assert stored(client, path) == [b"all"]
 
 
-def test_an_input_that_is_not_the_interrupted_one_is_refused(
+def test_another_input_than_the_interrupted_one_is_refused(
     headwater: Headwater, client: Client, proxy: Proxy, path: str, tmp_path: Path
 ) -> None:
     client.stream(path).create()
@@ -428,7 +428,7 @@ def test_an_input_that_is_not_the_interrupted_one_is_refused(
     assert f"{file} holds the position of an append to " in done.stderr.decode()
 
 
-def test_a_resume_file_with_something_else_in_it_is_left_alone(
+def test_a_resume_file_with_other_content_is_not_overwritten(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     client.stream(path).create(content_type="text/plain")
@@ -519,7 +519,7 @@ def test_progress_is_shown_on_a_terminal(headwater: Headwater, client: Client, p
     assert len(shown) < 2000
 
 
-def test_no_progress_goes_into_a_pipe(headwater: Headwater, client: Client, path: str) -> None:
+def test_no_progress_is_written_to_a_pipe(headwater: Headwater, client: Client, path: str) -> None:
     client.stream(path).create()
     with headwater.start("append", path, "--json-lines") as process:
         assert process.stdin is not None
@@ -535,7 +535,7 @@ def test_no_progress_goes_into_a_pipe(headwater: Headwater, client: Client, path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
-def test_memory_stays_bounded_while_much_is_piped(
+def test_memory_is_bounded_while_a_large_input_is_piped(
     headwater: Headwater, client: Client, path: str
 ) -> None:
     client.stream(path).create(content_type="application/octet-stream")
@@ -552,7 +552,7 @@ def test_memory_stays_bounded_while_much_is_piped(
     client.stream(path).delete()
 
 
-def test_a_terminal_user_learns_how_to_end_the_input(
+def test_a_terminal_shows_how_to_end_the_input(
     headwater: Headwater, client: Client, path: str
 ) -> None:
     client.stream(path).create(content_type="text/plain")

@@ -1,4 +1,4 @@
-"""The commands that are answered at once: create, head, close, fork, delete."""
+"""The commands with a single request: create, head, close, fork, delete."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from headwater.client import Client
 from tests.cli.conftest import Headwater
 
 
-def test_create_makes_a_json_stream_and_says_so(
+def test_create_makes_a_json_stream_and_reports_it(
     headwater: Headwater, client: Client, path: str
 ) -> None:
     said = headwater.ok("create", path)
@@ -40,7 +40,7 @@ def test_create_can_close_at_once(headwater: Headwater, client: Client, path: st
     assert (chunk.data, chunk.closed) == (b"all of it", True)
 
 
-def test_create_over_another_configuration_fails_with_the_servers_words(
+def test_create_over_another_configuration_fails_with_the_servers_message(
     headwater: Headwater, path: str
 ) -> None:
     headwater.ok("create", path)
@@ -99,7 +99,7 @@ def test_close_ends_a_stream_with_last_data_and_may_be_repeated(
     assert b"takes no more appends" in refused.stderr
 
 
-def test_fork_diverges_at_an_offset_and_so_many_messages_after_it(
+def test_fork_diverges_at_an_offset_plus_a_number_of_messages(
     headwater: Headwater, path: str
 ) -> None:
     headwater.ok("create", path, "1", "2", "3")
@@ -114,13 +114,13 @@ def test_fork_diverges_at_an_offset_and_so_many_messages_after_it(
     assert f"Error: '{path}/none' does not exist" in missing.stderr.decode()
 
 
-def test_delete_asks_nothing_in_a_script(headwater: Headwater, path: str) -> None:
+def test_delete_does_not_ask_in_a_script(headwater: Headwater, path: str) -> None:
     headwater.ok("create", path)
     assert headwater.ok("delete", path) == f"Deleted {path}.\n"
     assert headwater.run("head", path).returncode == 1
 
 
-def test_delete_asks_a_person(headwater: Headwater, server_url: str, path: str) -> None:
+def test_delete_asks_on_a_terminal(headwater: Headwater, server_url: str, path: str) -> None:
     headwater.ok("create", path)
 
     def delete(reply: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:

@@ -11,7 +11,7 @@ COMMANDS = [
 ]
 
 
-def test_commands_are_listed_in_the_order_of_a_streams_life(headwater: Headwater) -> None:
+def test_commands_are_listed_in_the_order_of_the_life_of_a_stream(headwater: Headwater) -> None:
     text = headwater.ok("--help")
     listed = text.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in listed] == COMMANDS
@@ -20,7 +20,7 @@ def test_commands_are_listed_in_the_order_of_a_streams_life(headwater: Headwater
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(headwater: Headwater, command: str) -> None:
+def test_every_command_has_a_help_text(headwater: Headwater, command: str) -> None:
     assert headwater.ok(command, "-h").startswith(f"Usage: python -m headwater {command}")
 
 
@@ -47,7 +47,7 @@ def test_every_command_explains_itself(headwater: Headwater, command: str) -> No
         ("unknown",),
     ],
 )
-def test_wrong_usage_ends_with_2(headwater: Headwater, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2(headwater: Headwater, arguments: tuple[str, ...]) -> None:
     done = headwater.run(*arguments)
     assert done.returncode == 2
     assert b"Error: " in done.stderr
@@ -66,7 +66,7 @@ def test_wrong_usage_ends_with_2(headwater: Headwater, arguments: tuple[str, ...
         ("delete", "none"),
     ],
 )
-def test_a_stream_that_is_not_there_is_one_sentence_and_1(
+def test_a_missing_stream_is_reported_in_one_sentence_with_exit_code_1(
     headwater: Headwater, arguments: tuple[str, ...]
 ) -> None:
     done = headwater.run(*arguments)
@@ -77,7 +77,7 @@ def test_a_stream_that_is_not_there_is_one_sentence_and_1(
 
 
 @pytest.mark.parametrize("arguments", [("head", "x"), ("read", "x", "-f"), ("append", "x", "1")])
-def test_a_server_that_is_not_there_is_reported_at_once(arguments: tuple[str, ...]) -> None:
+def test_an_unreachable_server_is_reported_at_once(arguments: tuple[str, ...]) -> None:
     done = Headwater("http://127.0.0.1:9").run(*arguments)
     assert done.returncode == 1
     (line,) = done.stderr.decode().splitlines()

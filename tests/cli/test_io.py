@@ -1,4 +1,4 @@
-"""Ctrl-C is deferred where it would lose something, and does not cut the last message short."""
+"""Ctrl-C is deferred during critical operations, and does not interrupt the closing report."""
 
 import signal
 from collections.abc import Iterator
@@ -23,28 +23,28 @@ def is_interrupted() -> bool:
     return False
 
 
-def test_a_second_interrupt_does_not_disturb_the_end_of_the_command() -> None:
+def test_a_second_interrupt_does_not_disturb_the_closing_report() -> None:
     with Interrupts(once=True):
         assert is_interrupted()
         assert not is_interrupted()
     assert not is_interrupted()
 
 
-def test_an_interrupt_that_was_held_back_is_the_last_one_as_well() -> None:
+def test_a_deferred_interrupt_is_raised_only_once() -> None:
     with Interrupts(once=True) as interrupts:
         with pytest.raises(KeyboardInterrupt), interrupts.deferred():
             assert not is_interrupted()
         assert not is_interrupted()
 
 
-def test_a_second_interrupt_gets_through_although_it_is_deferred() -> None:
+def test_a_second_interrupt_is_not_deferred() -> None:
     with Interrupts(once=True) as interrupts, interrupts.deferred():
         assert not is_interrupted()
         assert is_interrupted()
         interrupts.pending = False
 
 
-def test_without_once_each_interrupt_gets_through() -> None:
+def test_without_once_each_interrupt_is_raised() -> None:
     with Interrupts():
         assert is_interrupted()
         assert is_interrupted()

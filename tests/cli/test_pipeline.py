@@ -1,4 +1,4 @@
-"""`headwater pipeline` where Spark is not needed, or not there."""
+"""`headwater pipeline` if Spark is not needed, or not installed."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def test_commands_are_listed_with_the_jobs_last(headwater: Headwater) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "check", "status", *JOBS])
-def test_every_command_explains_itself(headwater: Headwater, command: str) -> None:
+def test_every_command_has_a_help_text(headwater: Headwater, command: str) -> None:
     assert headwater.ok("pipeline", command, "-h").startswith("Usage: python -m headwater pipeline")
 
 
@@ -44,26 +44,26 @@ def test_every_command_explains_itself(headwater: Headwater, command: str) -> No
         ("publish", "--table", "t", "--to", "s", "--type", "u"),
     ],
 )
-def test_wrong_usage_ends_with_2(headwater: Headwater, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2(headwater: Headwater, arguments: tuple[str, ...]) -> None:
     done = headwater.run("pipeline", *arguments)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
 
 
-def test_what_is_beside_object_storage_has_to_be_named(headwater: Headwater) -> None:
+def test_a_checkpoint_for_object_storage_must_be_named(headwater: Headwater) -> None:
     done = headwater.run("pipeline", "materialize", "--stream", "x", "--to", "s3://lake/t")
     assert done.returncode == 2
     error = "Error: --checkpoint is required: 's3://lake/t' is not a local folder."
     assert done.stderr.decode().splitlines()[-1] == error
 
 
-def test_an_archive_is_on_this_machine(headwater: Headwater) -> None:
+def test_an_archive_must_be_a_local_folder(headwater: Headwater) -> None:
     done = headwater.run("pipeline", "archive", "--stream", "x", "--to", "s3://lake/t")
     assert done.returncode == 2
     assert b"'--to': 's3://lake/t' is not a local folder." in done.stderr
 
 
-def test_a_bad_file_is_reported_before_anything_starts(
+def test_an_invalid_file_is_reported_before_spark_starts(
     headwater: Headwater, tmp_path: Path
 ) -> None:
     file = tmp_path / "bad.toml"
@@ -82,7 +82,7 @@ def test_a_bad_file_is_reported_before_anything_starts(
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_a_file_that_can_not_be_read_is_named_once(
+def test_an_unreadable_file_is_named_once(
     headwater: Headwater, tmp_path: Path, command: str
 ) -> None:
     file = tmp_path / "syntax.toml"
@@ -93,7 +93,7 @@ def test_a_file_that_can_not_be_read_is_named_once(
     assert printed.startswith(f"{file}: error: is no TOML: ")
 
 
-def test_two_pipelines_of_one_name_do_not_run_together(
+def test_two_pipelines_with_the_same_name_are_refused(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     client.stream(path).create("application/json")
@@ -107,7 +107,7 @@ def test_two_pipelines_of_one_name_do_not_run_together(
     )
 
 
-def test_a_pipeline_that_runs_already_is_not_run_again(
+def test_a_running_pipeline_is_not_started_again(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     client.stream(path).create("application/json")
@@ -134,7 +134,7 @@ def test_a_pipeline_that_runs_already_is_not_run_again(
         ),
     ],
 )
-def test_a_place_that_can_not_be_written_is_reported(
+def test_an_unwritable_folder_is_reported(
     headwater: Headwater,
     client: Client,
     path: str,
@@ -160,7 +160,7 @@ def test_a_place_that_can_not_be_written_is_reported(
         assert words in done.stderr.decode()
 
 
-def test_a_port_for_metrics_that_is_taken_is_reported(
+def test_a_metrics_port_in_use_is_reported(
     headwater: Headwater, client: Client, path: str, tmp_path: Path, server_url: str
 ) -> None:
     client.stream(path).create("application/json")
@@ -185,7 +185,7 @@ def test_a_port_for_metrics_that_is_taken_is_reported(
         ),
     ],
 )
-def test_flags_name_one_place_for_a_session(
+def test_master_and_remote_exclude_each_other(
     headwater: Headwater, tmp_path: Path, command: str, flags: tuple[str, ...], printed: str
 ) -> None:
     (tmp_path / "p.toml").write_text(GOOD.format(path="x"))
@@ -194,7 +194,7 @@ def test_flags_name_one_place_for_a_session(
     assert done.stderr.decode().splitlines()[-1] == printed
 
 
-def test_a_server_that_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(GOOD.format(path="x"))
     done = Headwater("http://127.0.0.1:9").run("pipeline", "run", str(tmp_path / "p.toml"))
     assert done.returncode == 1
@@ -202,7 +202,7 @@ def test_a_server_that_is_not_there_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table_format", ["delta", "parquet"])
-def test_a_table_that_is_not_there_is_reported_before_spark_starts(
+def test_a_missing_table_is_reported_before_spark_starts(
     headwater: Headwater, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -236,7 +236,7 @@ def test_status_needs_no_spark(
     assert text.startswith("p (stream) is not running.\n  no batch is committed; checkpoint ")
 
 
-def test_status_begins_where_the_source_does(
+def test_status_starts_at_the_start_of_the_source(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     for name in ("old", "new"):
@@ -280,7 +280,7 @@ def test_status_begins_where_the_source_does(
         ),
     ],
 )
-def test_status_shows_what_is_known_and_nothing_else(
+def test_status_shows_only_what_is_known(
     headwater: Headwater, client: Client, path: str, tmp_path: Path, text: str, lines: list[str]
 ) -> None:
     client.stream(path).create(data=b"[1,2]")
@@ -290,7 +290,7 @@ def test_status_shows_what_is_known_and_nothing_else(
     assert printed["name"] == "p"
 
 
-def test_the_status_of_a_snapshot_is_what_came_since(
+def test_the_status_of_a_snapshot_is_the_data_since_it(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     source = client.stream(path)
@@ -361,7 +361,7 @@ def test_a_secret_is_not_shown(given: list[str], shown: list[str]) -> None:
     assert without_secrets([*before, *given, *after]) == [*before, *shown, *after]
 
 
-def test_a_header_that_is_none_is_not_shown(headwater: Headwater) -> None:
+def test_a_malformed_header_is_not_shown(headwater: Headwater) -> None:
     job = ("pipeline", "archive", "--stream", "a", "--to", "f")
     refused = headwater.run(*job, "--header", "Authorization: s3cret")
     assert refused.returncode == 2
@@ -370,7 +370,7 @@ def test_a_header_that_is_none_is_not_shown(headwater: Headwater) -> None:
 
 
 @pytest.mark.parametrize("command", JOBS)
-def test_what_may_be_repeated_says_so_and_no_file_is_named_where_there_is_none(
+def test_repeatable_options_are_marked_and_jobs_mention_no_file(
     command: str,
 ) -> None:
     job = pipeline.commands[command]

@@ -1,4 +1,4 @@
-"""`headwater pipeline status` where something is in the way."""
+"""`headwater pipeline status` if a server or a checkpoint is missing."""
 
 import json
 import os
@@ -23,7 +23,7 @@ stream = "{path}"
 kind = "stream"
 stream = "copy"
 """
-NOBODY = "http://127.0.0.1:9"
+DOWN = "http://127.0.0.1:9"
 
 
 def committed(folder: Path, offsets: dict[str, str], batch: int = 7) -> None:
@@ -41,7 +41,7 @@ def test_without_its_server_the_checkpoint_is_shown_and_the_next_file_is_read(
 ) -> None:
     client.stream(path).create(data=b"[1,2]")
     (tmp_path / "bad.toml").write_text("[target]\n")
-    (tmp_path / "down.toml").write_text(PIPELINE.format(name="down", url=NOBODY, path="a/*"))
+    (tmp_path / "down.toml").write_text(PIPELINE.format(name="down", url=DOWN, path="a/*"))
     (tmp_path / "ok.toml").write_text(PIPELINE.format(name="ok", url=headwater.url, path=path))
     committed(tmp_path / "down", {"a/one": "0_5", "a/two": "0_7"})
     files = [str(tmp_path / f"{name}.toml") for name in ("bad", "down", "ok")]
@@ -78,7 +78,7 @@ def test_without_its_server_the_checkpoint_is_shown_and_the_next_file_is_read(
 
 
 def test_a_snapshot_without_its_server_is_reported(headwater: Headwater, tmp_path: Path) -> None:
-    text = f"[source]\nurl = '{NOBODY}'\nstream = 'a'\n[target]\nkind = 'snapshot'\nstream = 'b'\n"
+    text = f"[source]\nurl = '{DOWN}'\nstream = 'a'\n[target]\nkind = 'snapshot'\nstream = 'b'\n"
     (tmp_path / "p.toml").write_text(text)
     done = headwater.run("pipeline", "status", str(tmp_path / "p.toml"))
     assert done.returncode == 1
@@ -87,7 +87,7 @@ def test_a_snapshot_without_its_server_is_reported(headwater: Headwater, tmp_pat
     assert second.startswith("  the remaining work is not known: Can't reach ")
 
 
-def test_a_person_sees_what_is_waited_for(tmp_path: Path) -> None:
+def test_a_terminal_shows_what_the_command_waits_for(tmp_path: Path) -> None:
     terminal, its_end = pty.openpty()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -112,12 +112,12 @@ def test_a_person_sees_what_is_waited_for(tmp_path: Path) -> None:
 
 
 def owned(folder: Path, **owner: object) -> None:
-    """Say whose a checkpoint is, as a run does."""
+    """Record the owner of a checkpoint, as a run does."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "headwater-pipeline.json").write_text(json.dumps(owner))
 
 
-def test_a_job_without_a_file_is_asked_for_by_its_checkpoint(
+def test_the_status_of_a_job_is_found_by_its_checkpoint(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     client.stream(f"{path}/one").create(data=b"[1,2]")
@@ -136,7 +136,7 @@ def test_a_job_without_a_file_is_asked_for_by_its_checkpoint(
     ]
     assert lines[3].startswith(f"    {path}/two  3 B from -1 to ")
 
-    owned(folder, **whose, url=NOBODY, streams=[f"{path}/*"])
+    owned(folder, **whose, url=DOWN, streams=[f"{path}/*"])
     assert headwater.run("pipeline", "status", "--checkpoint", str(folder)).returncode == 1
     moved = ("--checkpoint", str(folder), "--url", headwater.url)
     assert headwater.ok("pipeline", "status", *moved).splitlines() == lines
@@ -146,7 +146,7 @@ def test_a_job_without_a_file_is_asked_for_by_its_checkpoint(
     assert "  1 stream, nothing to do\n" in text
 
 
-def test_a_checkpoint_without_a_batch_begins_where_its_source_does(
+def test_a_checkpoint_without_a_batch_starts_at_the_start_of_its_source(
     headwater: Headwater, client: Client, path: str, tmp_path: Path
 ) -> None:
     client.stream(path).create(data=b"[1,2]")
@@ -159,11 +159,13 @@ def test_a_checkpoint_without_a_batch_begins_where_its_source_does(
     assert lines[1] == "  what differs from 'x' is found when it runs"
 
 
-def test_a_folder_that_is_no_checkpoint_is_reported(headwater: Headwater, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_checkpoint_is_reported(
+    headwater: Headwater, tmp_path: Path
+) -> None:
     done = headwater.run("pipeline", "status", "--checkpoint", str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.decode().startswith(
         f"Error: '{tmp_path}' holds no checkpoint of a pipeline."
     )
-    for wrong in ((), ("p.toml", "--url", NOBODY)):
+    for wrong in ((), ("p.toml", "--url", DOWN)):
         assert headwater.run("pipeline", "status", *wrong).returncode == 2

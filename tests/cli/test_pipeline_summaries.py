@@ -64,11 +64,13 @@ def _usual(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_snapshot_ends_with_where_readers_continue(result: Snapshotted, sentence: str) -> None:
+def test_the_summary_of_a_snapshot_names_the_offset_to_continue_from(
+    result: Snapshotted, sentence: str
+) -> None:
     assert job("snapshot", "st.now", result) == sentence
 
 
-def test_what_is_to_be_typed_names_the_server() -> None:
+def test_a_suggested_command_names_the_server() -> None:
     result = Snapshotted("st", "st.now", "1_9", 1, 325, "1_0", "1_325", 325, resumed=False)
     sentence = job("snapshot", "st.now", result, "http://there:1")
     assert sentence.endswith(": headwater state show st --snapshot st.now --url http://there:1")
@@ -107,7 +109,7 @@ def test_what_is_to_be_typed_names_the_server() -> None:
         ),
     ],
 )
-def test_a_publication_ends_with_what_it_has_appended(result: Published, sentence: str) -> None:
+def test_the_summary_of_a_publication_counts_the_changes(result: Published, sentence: str) -> None:
     assert job("publish", "out", result) == sentence
 
 
@@ -140,7 +142,9 @@ def stream(
         ),
     ],
 )
-def test_a_restore_ends_with_what_was_restored(result: list[RestoredStream], sentence: str) -> None:
+def test_the_summary_of_a_restore_counts_the_data(
+    result: list[RestoredStream], sentence: str
+) -> None:
     assert job("restore", "/kept", Restored(result)) == sentence
 
 
@@ -174,7 +178,7 @@ DONE = Figures(batches=1, batch=4, rows=3, bytes=90)
         ),
     ],
 )
-def test_a_query_ends_with_its_lag_and_the_messages_in_quarantine(
+def test_the_summary_of_a_query_has_its_lag_and_the_quarantined_messages(
     figures: Figures, sentence: str
 ) -> None:
     assert summary(Outcome("p", "done", figures, 25.12, None, place="/t")) == sentence

@@ -124,18 +124,18 @@ def left(written: str) -> list[str]:
     return erased.splitlines()
 
 
-def test_what_was_said_before_it_blocks_is_shown_after_two_seconds() -> None:
+def test_a_text_shown_before_blocking_appears_after_two_seconds() -> None:
     written = shown(BLOCKS)
     assert written.startswith("\r\x1b[KAsking …")
     assert written.count("Asking") == 1
     assert left(written) == ["Done."]
 
 
-def test_what_is_over_within_two_seconds_shows_nothing_and_leaves_no_thread() -> None:
+def test_nothing_is_shown_within_two_seconds_and_no_thread_remains() -> None:
     assert shown_in_time(BRIEF) == "Done.\r\n"
 
 
-def test_nothing_is_shown_where_there_is_no_terminal() -> None:
+def test_nothing_is_shown_without_a_terminal() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BLOCKS],
         stdin=subprocess.PIPE,
@@ -148,21 +148,21 @@ def test_nothing_is_shown_where_there_is_no_terminal() -> None:
         assert process.communicate(timeout=60) == (b"", b"Done.\n")
 
 
-def test_the_line_is_on_the_terminal_also_while_java_gets_another_standard_error() -> None:
+def test_the_line_is_on_the_terminal_while_standard_error_is_redirected() -> None:
     assert shown(REDIRECTS) == "\r\x1b[KStarting …\r\x1b[K"
 
 
-def test_an_error_stands_on_a_line_of_its_own() -> None:
+def test_an_error_is_printed_on_a_line_of_its_own() -> None:
     written = shown(FAILS)
     assert "Asking …" in written
     assert left(written) == ["Error: No answer."]
 
 
-def test_of_what_is_said_in_a_moment_the_last_stays() -> None:
+def test_the_last_of_several_quick_texts_is_shown() -> None:
     assert shown_in_time(CHANGES, until=b"three") == "\r\x1b[Kone\r\x1b[Kthree\r\x1b[K"
 
 
 @pytest.mark.parametrize("columns", [6, 80])
-def test_a_line_is_no_longer_than_the_terminal_is_wide(columns: int) -> None:
+def test_a_line_is_truncated_to_the_width_of_the_terminal(columns: int) -> None:
     line = "Asking …"[: columns - 1]
     assert shown(BLOCKS, columns=columns).startswith(f"\r\x1b[K{line}\r\x1b[K")

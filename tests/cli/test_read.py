@@ -1,4 +1,4 @@
-"""`headwater read`: to the end, on and on, and again from where it stopped."""
+"""`headwater read`: to the end, following, and resumed."""
 
 import os
 import pty
@@ -94,14 +94,16 @@ def test_reading_begins_at_an_offset_and_the_resume_line_can_be_run(
     assert headwater.ok("read", path, "--offset", "now") == ""
 
 
-def test_a_closed_stream_says_so_instead(headwater: Headwater, stream: Stream, path: str) -> None:
+def test_a_closed_stream_is_reported_instead_of_the_resume_line(
+    headwater: Headwater, stream: Stream, path: str
+) -> None:
     tail = stream.close(1).next_offset
     done = headwater.run("read", path)
     assert done.stdout == b"1\n"
     assert done.stderr.decode() == f"{path} is closed; it ends at offset {tail}.\n"
 
 
-def test_an_offset_that_is_gone_is_the_servers_sentence(
+def test_the_servers_message_is_printed_for_an_offset_that_is_gone(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
     offset = stream.append(b"1").next_offset
@@ -113,7 +115,7 @@ def test_an_offset_that_is_gone_is_the_servers_sentence(
 
 
 @pytest.mark.parametrize("live", ["auto", "sse", "long-poll"])
-def test_following_goes_on_through_reconnects_and_ends_with_the_stream(
+def test_following_continues_after_reconnects_and_ends_with_the_stream(
     headwater: Headwater, stream: Stream, proxy: Proxy, path: str, live: str
 ) -> None:
     # The server ends SSE connections after 0.3 seconds.
@@ -127,7 +129,7 @@ def test_following_goes_on_through_reconnects_and_ends_with_the_stream(
     assert err.decode().startswith(f"{path} is closed; it ends at offset ")
 
 
-def test_followed_lines_come_out_as_they_go_in(
+def test_followed_lines_are_printed_as_they_are_appended(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
     with headwater.start("read", path, "-f") as process:
@@ -137,7 +139,7 @@ def test_followed_lines_come_out_as_they_go_in(
             assert process.stdout.readline() == b"%d\n" % number
 
 
-def test_cut_connections_lose_and_double_nothing(
+def test_lost_connections_neither_lose_nor_duplicate_data(
     headwater: Headwater, stream: Stream, proxy: Proxy, path: str
 ) -> None:
     cut = 0
@@ -158,7 +160,7 @@ def test_cut_connections_lose_and_double_nothing(
     assert out == lines(written)
 
 
-def test_a_server_that_is_away_for_a_while_is_waited_for(
+def test_a_follower_waits_for_a_server_that_restarts(
     headwater: Headwater, stream: Stream, proxy: Proxy, path: str
 ) -> None:
     stream.append(b"1")
@@ -174,7 +176,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(
         assert process.stdout.readline() == b"2\n"
 
 
-def test_ctrl_c_ends_with_130_and_the_resume_line(stream: Stream, proxy: Proxy, path: str) -> None:
+def test_ctrl_c_exits_with_130_and_the_resume_line(stream: Stream, proxy: Proxy, path: str) -> None:
     tail = stream.append(b"1").next_offset
     with Headwater(proxy.url).start("read", path, "--follow") as process:
         assert process.stdout is not None
@@ -189,7 +191,7 @@ def test_ctrl_c_ends_with_130_and_the_resume_line(stream: Stream, proxy: Proxy, 
         )
 
 
-def test_a_resume_file_carries_over_any_number_of_interruptions(
+def test_a_resume_file_works_over_several_interruptions(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "position"
@@ -230,7 +232,7 @@ def test_a_position_between_two_offsets_is_accepted(
     assert headwater.ok("read", f"{path}/fork") == "1\n2\n"
 
 
-def test_a_killed_reader_repeats_at_most_what_it_had_not_saved(
+def test_a_killed_reader_repeats_at_most_the_data_after_the_saved_offset(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "position"
@@ -247,7 +249,7 @@ def test_a_killed_reader_repeats_at_most_what_it_had_not_saved(
     assert headwater.ok("read", path, "--resume", str(file)) == "3\n"
 
 
-def test_a_resume_file_begins_at_the_offset_that_is_asked_for(
+def test_a_new_resume_file_starts_at_the_requested_offset(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "position")
@@ -258,7 +260,7 @@ def test_a_resume_file_begins_at_the_offset_that_is_asked_for(
 
 
 @pytest.mark.parametrize("content", [b"", b"not an offset", b"\xff"])
-def test_a_resume_file_with_something_else_in_it_is_left_alone(
+def test_a_resume_file_with_other_content_is_not_overwritten(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path, content: bytes
 ) -> None:
     file = tmp_path / "position"
@@ -280,7 +282,7 @@ def test_a_resume_file_that_cannot_be_written_is_reported(
     assert b"Traceback" not in done.stderr
 
 
-def test_a_reader_that_leaves_early_ends_it_quietly(
+def test_a_closed_pipe_ends_the_command_without_an_error(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
     stream.append_many([f"{number:01000}" for number in range(2000)])
@@ -320,7 +322,7 @@ def test_a_stream_deleted_under_a_follower_is_reported(
         assert process.stderr.read().decode().startswith(f"Error: There is no stream {path}")
 
 
-def test_a_terminal_sees_no_progress_while_lines_go_to_a_pipe(
+def test_no_progress_is_shown_while_lines_are_written_to_a_pipe(
     headwater: Headwater, stream: Stream, path: str
 ) -> None:
     ours, theirs = pty.openpty()

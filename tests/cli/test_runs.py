@@ -1,4 +1,4 @@
-"""The commands over runs."""
+"""The commands on runs."""
 
 import json
 import signal
@@ -50,7 +50,7 @@ def test_many_runs_are_listed_over_several_pages(headwater: Headwater, client: C
     assert [line.split()[0] for line in listed] == names[:1:-1]
 
 
-def test_following_prints_events_as_they_come_and_ends_with_the_run(
+def test_following_prints_events_as_they_arrive_and_ends_with_the_run(
     headwater: Headwater, client: Client, run: str
 ) -> None:
     client.run(calls.append(client.base_url, run, [started(run)]))
@@ -58,7 +58,7 @@ def test_following_prints_events_as_they_come_and_ends_with_the_run(
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline().endswith(b"RunStarted\n")
-        # The server ends each connection after 0.3 s here: following goes on all the same.
+        # The server ends each connection after 0.3 s here: following continues.
         for each in numbered(4, run=run):
             client.run(calls.append(client.base_url, run, [each]))
             assert b"Ticked" in process.stdout.readline()
@@ -68,7 +68,7 @@ def test_following_prints_events_as_they_come_and_ends_with_the_run(
         assert process.wait(60) == 0
 
 
-def test_an_interrupted_follow_says_how_to_go_on(
+def test_an_interrupted_follow_prints_how_to_continue(
     headwater: Headwater, client: Client, run: str
 ) -> None:
     client.run(calls.append(client.base_url, run, [started(run)]))
@@ -101,7 +101,7 @@ def test_a_deleted_run_is_gone(headwater: Headwater, client: Client, run: str) -
         (("show", "r", "--url", "nowhere"), 2, "not the URL of a server"),
     ],
 )
-def test_what_fails_says_why(
+def test_failures_are_reported_with_their_reason(
     headwater: Headwater, arguments: tuple[str, ...], code: int, sentence: str
 ) -> None:
     done = headwater.run("runs", *arguments)
@@ -110,13 +110,13 @@ def test_what_fails_says_why(
     assert b"Traceback" not in done.stderr
 
 
-def test_a_line_that_is_no_event_is_named(headwater: Headwater, run: str) -> None:
+def test_a_line_that_is_not_an_event_is_named(headwater: Headwater, run: str) -> None:
     done = headwater.run("runs", "append", run, "-", stdin=b'{"a": 1}\n[2]\n')
     assert done.returncode == 1
     assert b"Line 2" in done.stderr
 
 
-def test_a_backup_brings_the_runs_along(tmp_path: Path, run: str) -> None:
+def test_a_backup_includes_the_runs(tmp_path: Path, run: str) -> None:
     server = ServerProcess(store=tmp_path / "data").start()
     try:
         url = f"http://127.0.0.1:{server.port}"

@@ -166,6 +166,6 @@ def test_export_writes_csv_and_parquet(server: ServerProcess, tmp_path: Path) ->
     assert table["tags"] == [None, '["x"]']
 
 
-def test_mistakes_are_reported(server: ServerProcess) -> None:
+def test_errors_are_reported_in_one_sentence(server: ServerProcess) -> None:
     assert "There is no stream nowhere" in run(server, "show", "nowhere", code=1).stderr
     assert "holds no state" in run(server, "export", "empty", "--to", "csv", code=1).stderr

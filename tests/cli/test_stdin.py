@@ -1,4 +1,4 @@
-"""Cutting input into batches: nothing is lost, nothing waits long, nothing grows without bound."""
+"""Cutting input into batches: nothing is lost or delayed, and memory is bounded."""
 
 import os
 import select
@@ -70,13 +70,13 @@ def messages(batch: InputBatch) -> list[object]:
     return decoded
 
 
-def test_lines_that_come_together_are_one_batch_and_the_last_is_marked() -> None:
+def test_lines_that_arrive_together_are_one_batch_and_the_last_is_marked() -> None:
     (batch,) = cut(JsonLines(), b"1\n[2]\n\n  \n", b"3")
     assert messages(batch) == [1, [2], 3]
     assert batch.last
 
 
-def test_lines_that_come_one_by_one_are_sent_as_they_come() -> None:
+def test_lines_that_arrive_one_by_one_are_sent_as_they_arrive() -> None:
     with open_pipe() as (number, input_end):
         coming = batches(number, JsonLines())
         for value in (1, 2, 3):
@@ -89,12 +89,12 @@ def test_lines_that_come_one_by_one_are_sent_as_they_come() -> None:
         assert list(coming) == []
 
 
-def test_a_line_that_comes_in_parts_is_one_message() -> None:
+def test_a_line_that_arrives_in_parts_is_one_message() -> None:
     found = cut(JsonLines(), b'{"a":', b"1}", b"\n2\n")
     assert [message for batch in found for message in messages(batch)] == [{"a": 1}, 2]
 
 
-def test_batches_are_bounded_in_number_and_in_bytes() -> None:
+def test_batches_are_limited_in_messages_and_in_bytes() -> None:
     found = cut(JsonLines(), b"1\n" * (2 * MAX_MESSAGES + 5))
     assert max(batch.size for batch in found) <= MAX_MESSAGES
     assert sum(batch.size for batch in found) == 2 * MAX_MESSAGES + 5
@@ -104,12 +104,12 @@ def test_batches_are_bounded_in_number_and_in_bytes() -> None:
     assert max(len(batch.body) for batch in found) < 2 * MAX_BYTES
 
 
-def test_skipped_messages_are_left_out_and_not_even_checked() -> None:
+def test_skipped_messages_are_not_checked() -> None:
     (batch,) = cut(JsonLines(skip=2), b"nonsense\n\n2\n3\n4\n")
     assert messages(batch) == [3, 4]
 
 
-def test_what_came_before_a_bad_line_is_sent_and_the_line_is_named() -> None:
+def test_messages_before_an_invalid_line_are_sent_and_the_line_is_named() -> None:
     with pipe(b"1\n\n2\n{oops\n4\n") as number:
         found = batches(number, JsonLines())
         good = next(found)
@@ -119,7 +119,7 @@ def test_what_came_before_a_bad_line_is_sent_and_the_line_is_named() -> None:
             next(found)
 
 
-def test_the_first_batch_can_be_made_to_hold_exactly_what_it_held_before() -> None:
+def test_the_first_batch_can_be_given_its_previous_size() -> None:
     found = cut(JsonLines(skip=1), *(b"%d\n" % n for n in range(6)), first=3)
     assert messages(found[0]) == [1, 2, 3]
     assert [message for batch in found[1:] for message in messages(batch)] == [4, 5]
@@ -127,7 +127,7 @@ def test_the_first_batch_can_be_made_to_hold_exactly_what_it_held_before() -> No
         cut(JsonLines(), b"1\n", first=3)
 
 
-def test_bytes_are_cut_after_lines_and_sent_without_one_after_a_moment() -> None:
+def test_bytes_are_cut_after_lines_or_sent_after_a_moment() -> None:
     with open_pipe() as (number, input_end):
         coming = batches(number, Bytes())
         for piece, bodies in (
@@ -147,13 +147,13 @@ def test_bytes_are_counted_for_skipping_and_for_the_first_batch() -> None:
     assert [batch.size for batch in found] == [2, 3]
 
 
-def test_an_empty_input_is_no_batch() -> None:
+def test_an_empty_input_makes_no_batch() -> None:
     assert cut(JsonLines()) == []
     assert cut(Bytes()) == []
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5), st.integers(0, 20))
-def test_bytes_come_out_as_they_went_in(data: bytes, cuts: list[int], skip: int) -> None:
+def test_bytes_are_batched_unchanged(data: bytes, cuts: list[int], skip: int) -> None:
     cutter = Bytes(skip)
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(data)], strict=True):
         cutter.feed(data[start:end])
@@ -168,7 +168,7 @@ def test_bytes_come_out_as_they_went_in(data: bytes, cuts: list[int], skip: int)
     st.lists(st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=3)),
     st.integers(1, 7),
 )
-def test_messages_come_out_as_they_went_in(values: list[object], step: int) -> None:
+def test_messages_are_batched_unchanged(values: list[object], step: int) -> None:
     data = b"".join(msgspec.json.encode(value) + b"\r\n" for value in values)
     cutter = JsonLines()
     for start in range(0, len(data), step):

@@ -1,4 +1,4 @@
-"""The commands over subscriptions and keys."""
+"""The commands on subscriptions and keys."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_another_configuration_is_a_conflict(headwater: Headwater, path: str) ->
     headwater.ok("subscriptions", "delete", name)
 
 
-def test_a_webhook_that_may_not_be_called_is_refused(headwater: Headwater) -> None:
+def test_a_webhook_that_is_not_allowed_is_refused(headwater: Headwater) -> None:
     done = headwater.run(
         *("subscriptions", "create", "x", "--stream", "a", "--webhook", "http://10.0.0.1/")
     )
@@ -50,7 +50,7 @@ def test_a_webhook_that_may_not_be_called_is_refused(headwater: Headwater) -> No
     assert b"https://" in done.stderr
 
 
-def test_what_can_not_be_meant_is_wrong_usage(headwater: Headwater) -> None:
+def test_contradictory_options_are_wrong_usage(headwater: Headwater) -> None:
     for arguments in (
         ("--pattern", "a"),
         ("--wake-stream", "w"),

@@ -1,4 +1,4 @@
-"""One server for the client's tests, and a stream of its own for each."""
+"""One server for the tests of the client, and a separate stream for each test."""
 
 import uuid
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the clients do, sync and async, on our server and on the public one."""
+"""Both clients, sync and async, on our server and on the public one."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ def client(url: str) -> Iterator[Client]:
         yield opened
 
 
-def test_every_item_can_be_resumed_behind(client: Client, path: str) -> None:
+def test_reading_can_be_resumed_after_every_item(client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create()
     for start in range(0, 30, 10):
@@ -45,7 +45,7 @@ def test_every_item_can_be_resumed_behind(client: Client, path: str) -> None:
     assert list(stream.read(again[2]).items()) == list(range(8, 30))
 
 
-def test_views_give_bytes_text_items_and_batches(client: Client, path: str) -> None:
+def test_a_reading_has_views_of_bytes_text_items_and_batches(client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create("text/plain")
     for piece in (b"a\xc3", b"\xa4\n", b"z"):
@@ -86,7 +86,7 @@ def test_a_follower_is_stopped_from_another_thread(client: Client, path: str, li
 
         stopping = threading.Thread(target=stop)
         stopping.start()
-        assert list(following.items()) == [1]  # it would go on for ever
+        assert list(following.items()) == [1]  # otherwise it would never end
         stopping.join()
     assert list(stream.read(following.offset).items()) == []
 
@@ -115,18 +115,18 @@ def test_a_follower_is_stopped_from_another_task_or_cancelled(
                     pass
 
             before = live_reads(proxy)
-            going_on = asyncio.create_task(forever())
+            endless = asyncio.create_task(forever())
             await until(lambda: live_reads(proxy) > before, "following")
-            going_on.cancel()
+            endless.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await going_on
+                await endless
             assert (await stream.append(2)).next_offset
 
     with Proxy(url) as proxy:
         asyncio.run(main(proxy))
 
 
-def test_values_made_anew_for_each_request(url: str, path: str) -> None:
+def test_header_functions_are_called_for_each_request(url: str, path: str) -> None:
     made: list[str] = []
 
     def token() -> str:
@@ -151,7 +151,7 @@ def test_values_made_anew_for_each_request(url: str, path: str) -> None:
     assert len(made) == 3
 
 
-def test_where_a_proxy_holds_events_back_it_polls(url: str, path: str) -> None:
+def test_long_poll_is_used_if_a_proxy_buffers_events(url: str, path: str) -> None:
     with (
         FaultyProxy(url, seed=0, chance=0) as faulty,
         Proxy(faulty.url) as proxy,
@@ -175,7 +175,7 @@ def test_where_a_proxy_holds_events_back_it_polls(url: str, path: str) -> None:
         following.stop()
 
 
-def test_every_operation_is_there_when_awaited(url: str, path: str) -> None:
+def test_every_operation_of_the_client_can_be_awaited(url: str, path: str) -> None:
     async def main() -> None:
         async with AsyncClient(url) as client:
             stream = client.stream(path)
@@ -205,7 +205,7 @@ def test_every_operation_is_there_when_awaited(url: str, path: str) -> None:
     asyncio.run(main())
 
 
-def test_a_worker_claims_hands_over_and_acks(client: Client, path: str) -> None:
+def test_a_worker_claims_handles_and_acks(client: Client, path: str) -> None:
     wake, name = f"{path}/wake", path.replace("/", "-")
     client.stream(wake).create()
     client.subscriptions.create(name, pattern=f"{path}/jobs/*", wake_stream=wake)
@@ -225,7 +225,7 @@ def test_a_worker_claims_hands_over_and_acks(client: Client, path: str) -> None:
         assert not thread.is_alive()
 
 
-def test_heartbeats_keep_the_lease_of_a_worker_that_takes_long(path: str) -> None:
+def test_heartbeats_extend_the_lease_of_a_slow_worker(path: str) -> None:
     name, job = "s", f"{path}/jobs/a"
     handed: list[object] = []
     with SteppedServer() as server, Client(server.url) as client:
@@ -248,7 +248,7 @@ def test_heartbeats_keep_the_lease_of_a_worker_that_takes_long(path: str) -> Non
         assert handed == [1]
 
 
-def test_a_worker_that_fails_lets_go_of_its_claim(client: Client, url: str, path: str) -> None:
+def test_a_worker_that_fails_releases_its_claim(client: Client, url: str, path: str) -> None:
     wake, name = f"{path}/wake", path.replace("/", "-")
     client.stream(wake).create()
     client.subscriptions.create(name, pattern=f"{path}/jobs/*", wake_stream=wake)
@@ -278,7 +278,7 @@ def test_a_worker_that_fails_lets_go_of_its_claim(client: Client, url: str, path
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_a_worker_goes_on_past_a_stream_that_is_deleted_after_the_claim(
+def test_a_worker_skips_a_stream_that_is_deleted_after_the_claim(
     client: Client, path: str, awaited: bool
 ) -> None:
     jobs = _subscribe_to_jobs(client, path)
@@ -338,7 +338,7 @@ def test_a_stream_that_the_handler_does_not_find_stops_the_worker(
         _work(client, path, handle, awaited=awaited)
 
 
-def test_subscriptions_are_listed_by_our_server(server: ServerProcess, path: str) -> None:
+def test_subscriptions_are_listed(server: ServerProcess, path: str) -> None:
     with Client(server.url) as client:
         client.stream(f"{path}/wake").create()
         name = path.replace("/", "-")
@@ -349,7 +349,7 @@ def test_subscriptions_are_listed_by_our_server(server: ServerProcess, path: str
         client.subscriptions.create("x", pattern="*")
 
 
-def test_subscriptions_and_workers_stay_below_the_root_of_their_client() -> None:
+def test_subscriptions_and_workers_use_the_root_of_their_client() -> None:
     done: list[object] = []
 
     async def main(url: str) -> None:

@@ -1,4 +1,4 @@
-"""The requests of each operation, and the reading of their answers."""
+"""The requests of each operation, and the interpretation of their responses."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_only_an_append_without_a_producer_may_not_be_repeated() -> None:
     assert all(request.repeatable for request in others)
 
 
-def test_headers_say_what_was_asked_for_and_nothing_else() -> None:
+def test_requests_have_only_the_headers_that_they_need() -> None:
     created = _calls.create(URL, b"x", content_type="text/plain", ttl=0, closed=True).request
     assert created.headers == {
         "Content-Type": "text/plain",
@@ -60,7 +60,7 @@ def test_headers_say_what_was_asked_for_and_nothing_else() -> None:
     }
 
 
-def test_an_append_is_told_from_its_duplicate() -> None:
+def test_an_append_is_distinguished_from_a_duplicate() -> None:
     interpret = _calls.close(URL).interpret
     assert interpret(answer(204, stream_next_offset="1_5")) == Appended("1_5")
     new = answer(200, stream_next_offset="1_5", producer_seq="0")
@@ -70,7 +70,7 @@ def test_an_append_is_told_from_its_duplicate() -> None:
         interpret(answer(204))
 
 
-def test_what_was_appended_before_the_stream_was_closed_counts_as_repeated() -> None:
+def test_an_append_before_the_close_counts_as_a_duplicate() -> None:
     claim = ProducerClaim("p", 2, 4)
     call = _calls.append(URL, b"1", content_type="application/json", producer=claim)
     closed = {"stream_closed": "true", "stream_next_offset": "9"}
@@ -93,7 +93,7 @@ def test_what_was_appended_before_the_stream_was_closed_counts_as_repeated() -> 
         ([b"a", b"b"], "text/plain", b"ab"),
     ],
 )
-def test_messages_share_a_body_without_becoming_others(
+def test_joined_messages_remain_separate_messages(
     messages: list[bytes], content_type: str, body: bytes
 ) -> None:
     assert _calls.join_messages(messages, content_type) == body

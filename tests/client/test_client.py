@@ -38,14 +38,14 @@ def test_what_is_appended_is_read_back(stream: Stream) -> None:
     assert rest.messages() == [b"[2, 2]", b"3"]
 
 
-def test_reading_from_now_gives_the_end_and_no_data(stream: Stream) -> None:
+def test_reading_from_now_returns_the_end_and_no_data(stream: Stream) -> None:
     tail = stream.append(b"1").next_offset
     (chunk,) = stream.read("now")
     assert chunk.empty
     assert chunk.next_offset == tail
 
 
-def test_a_long_stream_is_read_in_chunks_that_fit_together(client: Client, path: str) -> None:
+def test_a_long_stream_is_read_in_contiguous_batches(client: Client, path: str) -> None:
     stream = client.stream(path)
     data = os.urandom(3 * 1024 * 1024 + 17)
     stream.create(data=data, content_type="application/octet-stream")
@@ -55,7 +55,7 @@ def test_a_long_stream_is_read_in_chunks_that_fit_together(client: Client, path:
     assert [chunk.up_to_date for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
-def test_a_reader_stops_at_the_offset_that_it_was_given(client: Client, path: str) -> None:
+def test_a_reader_stops_at_the_until_offset(client: Client, path: str) -> None:
     stream = client.stream(path)
     stream.create()
     ends = [stream.append(number).next_offset for number in range(6)]
@@ -64,7 +64,7 @@ def test_a_reader_stops_at_the_offset_that_it_was_given(client: Client, path: st
     assert list(stream.read(ends[3], until=ends[1])) == []
 
 
-def test_the_content_type_is_asked_for_where_it_is_not_known(client: Client, path: str) -> None:
+def test_the_content_type_is_requested_if_it_is_unknown(client: Client, path: str) -> None:
     client.stream(path).create(content_type="text/plain")
     client.stream(path).append("Zeile ä\n")
     (chunk,) = client.stream(path).read()
@@ -73,7 +73,7 @@ def test_the_content_type_is_asked_for_where_it_is_not_known(client: Client, pat
         client.stream(path).append(b"1", content_type="application/json")
 
 
-def test_a_producers_repeated_append_is_a_duplicate(stream: Stream) -> None:
+def test_a_repeated_append_of_a_producer_is_a_duplicate(stream: Stream) -> None:
     claim = ProducerClaim("writer", 0, 0)
     assert not stream.append(b"1", producer=claim).duplicate
     assert stream.append(b"1", producer=claim).duplicate
@@ -106,7 +106,7 @@ def test_closing_with_data_is_one_step_and_final(stream: Stream) -> None:
     assert caught.value.next_offset == end.next_offset
 
 
-def test_head_tells_what_the_server_knows(client: Client, path: str) -> None:
+def test_head_returns_the_metadata(client: Client, path: str) -> None:
     stream = client.stream(path)
     created = stream.create(content_type="text/plain", ttl=60)
     info = stream.head()
@@ -120,7 +120,7 @@ def test_head_tells_what_the_server_knows(client: Client, path: str) -> None:
     assert (info.ttl, info.expires_at, info.closed) == (None, "2099-01-01T00:00:00Z", True)
 
 
-def test_a_fork_shares_the_past_and_goes_its_own_way(
+def test_a_fork_shares_the_data_before_it_and_is_independent_after_it(
     client: Client, stream: Stream, path: str
 ) -> None:
     first = stream.append_many([1, 2, 3])
@@ -135,7 +135,7 @@ def test_a_fork_shares_the_past_and_goes_its_own_way(
         stream.fork("http://elsewhere:1/v1/stream/x")
 
 
-def test_forking_what_is_not_there_names_the_source(client: Client, path: str) -> None:
+def test_forking_a_missing_stream_names_the_source(client: Client, path: str) -> None:
     with pytest.raises(errors.StreamNotFound) as caught:
         client.stream(f"{path}/none").fork(f"{path}/fork")
     assert caught.value.code == "fork-source-not-found"
@@ -170,20 +170,20 @@ def test_the_servers_detail_is_the_message(stream: Stream) -> None:
     assert caught.value.code == "invalid-json"
 
 
-def test_names_are_escaped_and_whole_urls_are_taken(client: Client, path: str) -> None:
+def test_paths_are_escaped_and_whole_urls_are_accepted(client: Client, path: str) -> None:
     name = f"{path}/ä b?c#d%41"
     created = client.stream(name).create(data=b"1")
     assert next(client.stream(created.url).read()).messages() == [b"1"]
     assert next(client.stream(name).read()).messages() == [b"1"]
 
 
-def test_a_url_that_is_no_stream_says_where_streams_are(client: Client) -> None:
+def test_a_url_outside_of_the_root_is_refused_with_advice(client: Client) -> None:
     with pytest.raises(errors.RequestRefused, match="/v1/stream/") as caught:
         next(client.stream(f"{client.base_url}/elsewhere").read())
     assert type(caught.value) is errors.RequestRefused
 
 
-def test_a_body_over_the_limit_is_told_although_it_was_not_read() -> None:
+def test_a_body_over_the_limit_is_reported_although_it_was_not_read() -> None:
     with (
         ServerProcess("--max-body-bytes", "1000") as small,
         Client(small.url, retry=NO_RETRY) as client,
@@ -194,6 +194,6 @@ def test_a_body_over_the_limit_is_told_although_it_was_not_read() -> None:
             stream.append(bytes(8 * 1024 * 1024))
 
 
-def test_values_can_be_encoded_and_shown(stream: Stream) -> None:
+def test_result_values_can_be_encoded_and_printed(stream: Stream) -> None:
     assert "next_offset" in msgspec.to_builtins(stream.head())
     assert stream.url in repr(stream)

@@ -1,4 +1,4 @@
-"""Which error an answer stands for, with a code and without."""
+"""The mapping of responses to errors, with a problem code and without."""
 
 import msgspec
 import pytest
@@ -70,17 +70,17 @@ def test_without_a_code_headers_and_status_decide(
     assert URL in str(error)
 
 
-def test_a_success_that_the_operation_does_not_know_is_unexpected() -> None:
+def test_an_unknown_successful_status_is_unexpected() -> None:
     assert isinstance(error_from_response(answer(206)), errors.UnexpectedResponse)
 
 
-def test_a_body_that_only_claims_to_be_a_problem_does_no_harm() -> None:
+def test_a_body_that_is_not_a_problem_document_is_ignored() -> None:
     for body in (b"<html>", b"[1]", b'{"detail": 5}', b""):
         given = answer(500, {"content-type": "application/json"}, body=body)
         assert isinstance(error_from_response(given), errors.ServerFailed)
 
 
-def test_errors_carry_what_the_protocol_tells() -> None:
+def test_errors_have_the_attributes_that_the_protocol_reports() -> None:
     closed = error_from_response(
         answer(409, {"stream-closed": "true", "stream-next-offset": "1_9"})
     )

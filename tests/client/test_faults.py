@@ -1,4 +1,4 @@
-"""Through everything that can go wrong, each message arrives exactly once and in order."""
+"""Despite connection faults, each message arrives exactly once and in order."""
 
 import asyncio
 import threading
@@ -27,12 +27,12 @@ def numbers(url: str, path: str) -> list[int]:
         return list(client.stream(path).read().items())
 
 
-def test_a_producer_leaves_each_message_once_and_in_order(url: str, path: str) -> None:
+def test_a_producer_appends_each_message_once_and_in_order(url: str, path: str) -> None:
     with FaultyProxy(url, seed=1, chance=0.3) as proxy:
         with Client(proxy.url, retry=PATIENT) as client:
             stream = client.stream(path)
             stream.create()
-            # Small batches, so that hundreds of them are under way and meet every fault.
+            # Small batches, so that hundreds of them are sent and meet every fault.
             with Producer(stream, "writer", max_batch_items=200) as producer:
                 deliveries = [producer.append(number) for number in range(COUNT)]
             assert all(delivery.result(0) for delivery in deliveries)
@@ -40,7 +40,9 @@ def test_a_producer_leaves_each_message_once_and_in_order(url: str, path: str) -
     assert numbers(url, path) == list(range(COUNT))
 
 
-def test_an_asynchronous_producer_does_too(url: str, path: str) -> None:
+def test_an_asynchronous_producer_appends_each_message_once_and_in_order(
+    url: str, path: str
+) -> None:
     async def produce(proxy_url: str) -> None:
         async with AsyncClient(proxy_url, retry=PATIENT) as client:
             stream = client.stream(path)
@@ -82,7 +84,7 @@ def test_a_follower_sees_each_message_once_and_in_order(url: str, path: str, liv
     assert seen == written
 
 
-def test_an_asynchronous_follower_does_too(url: str, path: str) -> None:
+def test_an_asynchronous_follower_sees_each_message_once_and_in_order(url: str, path: str) -> None:
     async def follow(proxy_url: str) -> list[int]:
         async with AsyncClient(proxy_url, retry=PATIENT) as client, AsyncClient(url) as direct:
             await direct.stream(path).create()

@@ -72,7 +72,7 @@ def test_following_ends_with_the_stream_and_misses_nothing(
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_cut_connections_lose_and_double_nothing(
+def test_lost_connections_neither_lose_nor_duplicate_data(
     client: Client, proxy: Proxy, stream: Stream, path: str, live: Live
 ) -> None:
     seen: list[int] = []
@@ -87,7 +87,7 @@ def test_cut_connections_lose_and_double_nothing(
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_answers_cut_at_any_byte_lose_and_double_nothing(
+def test_responses_cut_at_any_byte_neither_lose_nor_duplicate_data(
     proxy: Proxy, stream: Stream, path: str, live: Live
 ) -> None:
     # More than 200 numbers need, and far less than all of them: each connection breaks somewhere
@@ -102,7 +102,7 @@ def test_answers_cut_at_any_byte_lose_and_double_nothing(
     assert seen == written
 
 
-def test_following_from_now_begins_behind_what_is_there(stream: Stream) -> None:
+def test_following_from_now_skips_the_existing_data(stream: Stream) -> None:
     stream.append_many([-2, -1])
     chunks = stream.follow("now")
     first = next(chunks)
@@ -113,7 +113,7 @@ def test_following_from_now_begins_behind_what_is_there(stream: Stream) -> None:
     assert rest == list(range(20))
 
 
-def test_following_from_an_offset_resumes_behind_it(stream: Stream) -> None:
+def test_following_from_an_offset_resumes_after_it(stream: Stream) -> None:
     stream.append(b"0")
     offset = stream.append(b"1").next_offset
     stream.append(b"2")
@@ -121,7 +121,9 @@ def test_following_from_an_offset_resumes_behind_it(stream: Stream) -> None:
     assert numbers(stream, "auto", offset) == [2]
 
 
-def test_the_end_is_told_once_with_an_empty_chunk(proxy: Proxy, stream: Stream, path: str) -> None:
+def test_the_end_is_reported_once_by_an_empty_batch(
+    proxy: Proxy, stream: Stream, path: str
+) -> None:
     stream.append(b"1")
 
     def close() -> None:
@@ -141,7 +143,7 @@ def test_the_end_is_told_once_with_an_empty_chunk(proxy: Proxy, stream: Stream, 
 
 
 @pytest.mark.parametrize("content_type", ["application/octet-stream", "text/plain"])
-def test_bytes_come_through_exactly(client: Client, path: str, content_type: str) -> None:
+def test_bytes_are_followed_unchanged(client: Client, path: str, content_type: str) -> None:
     stream = client.stream(path)
     stream.create(content_type=content_type)
     parts = [b"line\r\n", b"\r", b"\xc3", b"\xa4 \n\n", b" leading", b"data: x\n\n"]
@@ -183,13 +185,13 @@ def test_closing_the_client_ends_a_follower_in_another_thread(
 
     closing = threading.Thread(target=close)
     closing.start()
-    # It would go on for ever.
+    # Otherwise it would never end.
     assert [chunk.empty for chunk in client.stream(path).follow()] == [True]
     closing.join()
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_a_follower_of_a_stream_that_is_deleted_is_told(stream: Stream, live: Live) -> None:
+def test_a_follower_of_a_deleted_stream_gets_an_error(stream: Stream, live: Live) -> None:
     chunks = stream.follow(live=live)
     next(chunks)
     stream.delete()
@@ -197,7 +199,7 @@ def test_a_follower_of_a_stream_that_is_deleted_is_told(stream: Stream, live: Li
         next(chunks)
 
 
-def test_a_follower_of_a_stream_that_was_replaced_is_told(stream: Stream) -> None:
+def test_a_follower_of_a_replaced_stream_gets_an_error(stream: Stream) -> None:
     stream.append(b"1")
     chunks = stream.follow()
     next(chunks)
@@ -208,7 +210,9 @@ def test_a_follower_of_a_stream_that_was_replaced_is_told(stream: Stream) -> Non
         next(chunks)
 
 
-def test_a_server_that_stays_away_is_given_up(proxy: Proxy, stream: Stream, path: str) -> None:
+def test_a_follower_gives_up_if_the_server_does_not_return(
+    proxy: Proxy, stream: Stream, path: str
+) -> None:
     retry = Retry(attempts=3, first_delay=0.01)
     with Client(proxy.url, retry=retry) as through:
         chunks = through.stream(path).follow()
@@ -219,7 +223,7 @@ def test_a_server_that_stays_away_is_given_up(proxy: Proxy, stream: Stream, path
             next(chunks)
 
 
-def test_only_failures_in_a_row_count(proxy: Proxy, stream: Stream, path: str) -> None:
+def test_only_consecutive_failures_count(proxy: Proxy, stream: Stream, path: str) -> None:
     with Client(proxy.url, retry=Retry(attempts=3, first_delay=0.01)) as through:
         chunks = through.stream(path).follow(live="sse")
         next(chunks)

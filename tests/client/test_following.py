@@ -1,4 +1,4 @@
-"""A reader moves only behind what has arrived whole."""
+"""A reader advances only past data that has arrived completely."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def events(**headers: str) -> Response:
     return answer({"content-type": "text/event-stream"} | names)
 
 
-def test_it_reads_plainly_until_it_is_up_to_date_and_then_live() -> None:
+def test_a_reader_catches_up_and_then_reads_live() -> None:
     reader = Reader(URL, "-1", "auto")
     json = {"content-type": "application/json"}
     assert reader.request().url == f"{URL}?offset=-1"
@@ -40,7 +40,7 @@ def test_it_reads_plainly_until_it_is_up_to_date_and_then_live() -> None:
     assert reader.events_request().url == f"{URL}?live=sse&offset=1_9"
 
 
-def test_data_without_its_control_event_does_not_move_it() -> None:
+def test_data_without_its_control_event_does_not_advance_a_reader() -> None:
     reader = caught_up()
     connection = reader.open_events(events())
     assert connection.feed(b"event: data\ndata: [1]\n\n") == []
@@ -57,7 +57,7 @@ def test_data_without_its_control_event_does_not_move_it() -> None:
     assert more.messages() == [b"2"]
 
 
-def test_several_data_events_before_one_control_event_are_one_chunk() -> None:
+def test_several_data_events_before_a_control_event_are_one_batch() -> None:
     reader = caught_up()
     body = b"".join(b"event: data\ndata: [%d]\n\n" % n for n in range(3))
     (chunk,) = reader.open_events(events()).feed(
@@ -76,7 +76,7 @@ def test_binary_data_is_decoded_across_lines() -> None:
     assert chunk.data == bytes(range(1, 11))
 
 
-def test_the_cursor_is_echoed_and_survives_events_without_one() -> None:
+def test_the_cursor_is_echoed_also_after_events_without_one() -> None:
     reader = caught_up()
     connection = reader.open_events(events())
     connection.feed(b'event: control\ndata: {"streamNextOffset":"1_0","streamCursor":"77"}\n\n')
@@ -84,7 +84,7 @@ def test_the_cursor_is_echoed_and_survives_events_without_one() -> None:
     assert reader.events_request().url == f"{URL}?cursor=77&live=sse&offset=1_0"
 
 
-def test_news_are_told_once() -> None:
+def test_a_batch_is_returned_only_for_news() -> None:
     reader = caught_up()
     connection = reader.open_events(events())
     same = b'event: control\ndata: {"streamNextOffset":"1_0","upToDate":true}\n\n'
@@ -99,7 +99,7 @@ def test_news_are_told_once() -> None:
     assert reader.closed
 
 
-def test_text_is_polled_for_because_events_cannot_carry_it_exactly() -> None:
+def test_text_is_read_by_long_poll_since_sse_changes_its_line_ends() -> None:
     assert caught_up("text/plain", b"").mode == "long-poll"
     assert caught_up("application/json").mode == "sse"
     assert caught_up("application/octet-stream", b"").mode == "sse"
@@ -107,7 +107,7 @@ def test_text_is_polled_for_because_events_cannot_carry_it_exactly() -> None:
     assert Reader(URL, "-1", "long-poll").mode == "long-poll"
 
 
-def test_a_long_poll_that_timed_out_tells_nothing_but_moves_the_cursor() -> None:
+def test_a_long_poll_timeout_returns_no_batch_but_advances_the_cursor() -> None:
     reader = caught_up("text/plain", b"")
     assert (
         reader.take(answer({"stream-cursor": "5", "stream-up-to-date": "true"}, status=204)) is None
@@ -125,7 +125,7 @@ def test_another_incarnation_of_the_stream_is_an_error() -> None:
     assert caught.value.code == "stream-recreated"
 
 
-def test_answers_that_do_not_follow_the_protocol_are_told() -> None:
+def test_responses_that_break_the_protocol_are_errors() -> None:
     reader = caught_up()
     with pytest.raises(UnexpectedResponse, match="text/html"):
         reader.open_events(answer({"content-type": "text/html"}))
@@ -141,7 +141,7 @@ def test_answers_that_do_not_follow_the_protocol_are_told() -> None:
         )
 
 
-def test_an_answer_without_progress_is_not_asked_for_again_and_again() -> None:
+def test_a_response_without_progress_is_an_error() -> None:
     reader = Reader(URL, "1_0")
     with pytest.raises(UnexpectedResponse, match="neither data nor the end"):
         reader.take(answer({"content-type": "application/json"}, b"[]"))
@@ -156,14 +156,14 @@ def test_an_answer_without_progress_is_not_asked_for_again_and_again() -> None:
         ([b"a", b"b"], "text/plain", b"ab"),
     ],
 )
-def test_payloads_are_joined_as_their_type_wants(
+def test_payloads_are_joined_by_content_type(
     payloads: list[bytes], content_type: str, joined: bytes
 ) -> None:
     assert join_payloads(payloads, content_type) == joined
 
 
 @pytest.mark.parametrize("live", ["auto", "sse"])
-def test_event_streams_that_end_at_once_are_given_up_or_slowed_down(live: Live) -> None:
+def test_event_streams_that_end_at_once_lead_to_long_poll_or_a_pause(live: Live) -> None:
     reader = Reader(URL, "1_0", live)
     reader.take(answer({"stream-up-to-date": "true", "content-type": "application/json"}, b"[]"))
     ended = answer({"content-type": "text/event-stream"})
@@ -175,8 +175,8 @@ def test_event_streams_that_end_at_once_are_given_up_or_slowed_down(live: Live) 
         seen.append(type(step).__name__)
         result = ended if isinstance(step, Open) else None
         if isinstance(step, Receive):
-            told = seen[-2] == "Receive"
-            result = b"" if told else b'event: control\ndata: {"streamNextOffset":"1_0"}\n\n'
+            reported = seen[-2] == "Receive"
+            result = b"" if reported else b'event: control\ndata: {"streamNextOffset":"1_0"}\n\n'
         if isinstance(step, Send | Pause):
             break
     assert seen.count("Open") == 3

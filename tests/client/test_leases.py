@@ -1,4 +1,4 @@
-"""A worker's lease, as the server's answers renew it."""
+"""The lease of a worker, as the server's responses renew it."""
 
 from headwater.client._http1 import Response
 from headwater.client._subscriptions import Claim
@@ -19,7 +19,7 @@ def test_an_ack_is_sent_with_the_newest_token() -> None:
     assert lease.release().request.headers["Authorization"] == "Bearer second"
 
 
-def test_an_ack_that_brings_no_token_leaves_the_one_there_is() -> None:
+def test_an_ack_without_a_token_does_not_replace_the_token() -> None:
     lease = Lease(URL, DEFAULT_ROOT, "s", CLAIM)
     lease.ack({}, done=True).interpret(Response(URL, "POST", 200, {}, b'{"next_wake": true}'))
     assert lease.release().request.headers["Authorization"] == "Bearer first"

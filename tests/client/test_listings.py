@@ -1,4 +1,4 @@
-"""The client's view from above: listing, splitting, waiting for changes."""
+"""Operations on many streams: listing, splitting, waiting for changes."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ def test_streams_are_listed_page_by_page(client: Client, path: str) -> None:
     assert [stream.path for stream in client.streams(f"{path}/*")] == names
 
 
-def test_a_long_stream_is_split_by_as_many_requests_as_it_takes(client: Client, path: str) -> None:
+def test_a_long_stream_is_split_by_several_requests(client: Client, path: str) -> None:
     client.stream(path).create(data=json.dumps(list(range(1500))).encode())
     offsets = client.splits(path, size=1)
     assert len(offsets) == 1501
@@ -26,13 +26,13 @@ def test_a_long_stream_is_split_by_as_many_requests_as_it_takes(client: Client, 
         client.splits(f"{path}/none")
 
 
-def test_a_change_is_told_behind_the_cursor(client: Client, path: str) -> None:
+def test_a_change_is_reported_after_the_cursor(client: Client, path: str) -> None:
     before = client.changes(f"{path}/*")
     assert before.streams is None
     client.stream(f"{path}/new").create()
-    told = client.changes(f"{path}/*", after=before.cursor, wait=5)
-    assert [stream.path for stream in told.streams or ()] == [f"{path}/new"]
-    assert client.changes(f"{path}/*", after=told.cursor, wait=0.05).streams == []
+    changed = client.changes(f"{path}/*", after=before.cursor, wait=5)
+    assert [stream.path for stream in changed.streams or ()] == [f"{path}/new"]
+    assert client.changes(f"{path}/*", after=changed.cursor, wait=0.05).streams == []
 
 
 def test_the_asynchronous_client_does_the_same(client: Client, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Which URL a stream has, and what a request line names."""
+"""URLs of streams and servers."""
 
 import pytest
 
@@ -20,14 +20,14 @@ BASE = "http://127.0.0.1:4437"
         (BASE, "http://[::1]:9/s", "http://[::1]:9/s"),
     ],
 )
-def test_a_path_lies_under_the_base_url_and_a_url_stands_for_itself(
+def test_a_path_is_relative_to_the_base_url_and_a_url_is_used_unchanged(
     base: str, stream: str, url: str
 ) -> None:
     assert stream_url(base, stream) == url
 
 
 @pytest.mark.parametrize("base", ["localhost:4437", "ftp://host", "http://", "http://host:99999"])
-def test_what_is_no_url_of_a_server_is_refused(base: str) -> None:
+def test_an_invalid_base_url_is_refused(base: str) -> None:
     with pytest.raises(ValueError, match=r"URL|[Pp]ort"):
         stream_url(base, "chat/42")
 
@@ -37,10 +37,10 @@ def test_an_empty_path_is_refused() -> None:
         stream_url(BASE, "")
 
 
-def test_query_parameters_are_sorted_and_escaped_beside_those_of_the_url() -> None:
+def test_query_parameters_are_merged_with_those_of_the_url_and_sorted() -> None:
     url = with_query(f"{BASE}/s?token=a%2Fb", ("offset", "1_2+3"), ("live", "sse"))
     assert target_of(url) == "/s?live=sse&offset=1_2%2B3&token=a%2Fb"
 
 
-def test_the_origin_leaves_out_who_asks() -> None:
+def test_the_origin_excludes_credentials() -> None:
     assert origin_of("https://user:secret@host:8443/x") == "https://host:8443"

@@ -1,4 +1,4 @@
-"""A producer tells what became of each item, and never waits for ever."""
+"""A producer reports the result of each item, and never waits indefinitely."""
 
 import asyncio
 import subprocess
@@ -47,18 +47,18 @@ def items(stream: Stream) -> list[object]:
 
 
 def test_each_item_has_a_future_and_a_callback(stream: Stream) -> None:
-    told: list[Delivery] = []
+    reported: list[Delivery] = []
     with Producer(stream, "p") as producer:
-        first = producer.append({"n": 1}, callback=told.append)
+        first = producer.append({"n": 1}, callback=reported.append)
         second = producer.append([1, 2])
         assert isinstance(first.result(60), Appended)
         assert second.result(60).next_offset >= first.result().next_offset
-    assert told[0].done()
-    assert told[0].exception() is None
+    assert reported[0].done()
+    assert reported[0].exception() is None
     assert items(stream) == [{"n": 1}, [1, 2]]
 
 
-def test_batches_are_cut_by_count_bytes_and_time(stream: Stream) -> None:
+def test_batches_are_limited_by_count_bytes_and_time(stream: Stream) -> None:
     def batches(count: int, *, items: int = 1000, size: int = 1000) -> int:
         with Producer(
             stream,
@@ -76,7 +76,7 @@ def test_batches_are_cut_by_count_bytes_and_time(stream: Stream) -> None:
     assert batches(10, size=6) == 4
     assert batches(10) == 1
     with Producer(stream, "timed", linger=0.05) as producer:
-        assert producer.append(1).result(5).next_offset  # nobody flushes
+        assert producer.append(1).result(5).next_offset  # without a flush
 
 
 def test_the_stream_is_closed_in_one_step_with_the_last_batch(stream: Stream) -> None:
@@ -91,7 +91,7 @@ def test_the_stream_is_closed_in_one_step_with_the_last_batch(stream: Stream) ->
     assert producer.state().next_seq == 1  # one batch, not two
 
 
-def test_a_closed_stream_is_told_at_once_and_ever_after(stream: Stream) -> None:
+def test_a_closed_stream_is_reported_at_once_and_by_each_later_call(stream: Stream) -> None:
     stream.close()
     producer = Producer(stream, "p")
     delivery = producer.append(1)
@@ -108,7 +108,7 @@ def test_a_closed_stream_is_told_at_once_and_ever_after(stream: Stream) -> None:
         producer.append(3)
 
 
-def test_what_comes_behind_a_failure_fails_too(stream: Stream) -> None:
+def test_items_after_a_failed_one_fail_too(stream: Stream) -> None:
     producer = Producer(stream, "p", linger=10, max_batch_items=1)
     stream.close()
     deliveries: list[Delivery] = []
@@ -141,7 +141,7 @@ def test_a_newer_session_fences_an_older_one(stream: Stream) -> None:
     assert items(stream) == ["old", "new", "claimed"]
 
 
-def test_a_gap_that_can_not_heal_is_an_error_of_its_own(stream: Stream) -> None:
+def test_a_gap_that_cannot_be_closed_is_an_error(stream: Stream) -> None:
     state = SavedProducerState("p", 0, 5, 0)
     producer = Producer(stream, "p", state=state)
     with pytest.raises(errors.ProducerGap) as caught:
@@ -150,7 +150,7 @@ def test_a_gap_that_can_not_heal_is_an_error_of_its_own(stream: Stream) -> None:
     producer.abandon()
 
 
-def test_numbers_that_another_process_used_are_told_instead_of_dropped(stream: Stream) -> None:
+def test_numbers_used_by_another_process_are_an_error(stream: Stream) -> None:
     with Producer(stream, "p") as first:
         first.append(1)
     again = Producer(stream, "p")
@@ -177,7 +177,7 @@ def test_a_full_queue_raises_or_waits_as_chosen(stream: Stream) -> None:
         waiting.append(9)
 
 
-def test_a_server_that_stays_away_fails_the_deliveries(url: str, path: str) -> None:
+def test_an_unreachable_server_fails_the_deliveries(url: str, path: str) -> None:
     with Proxy(url) as proxy, Client(proxy.url, retry=Retry(attempts=3, first_delay=0.01)) as away:
         stream = away.stream(path)
         stream.create()
@@ -186,12 +186,12 @@ def test_a_server_that_stays_away_fails_the_deliveries(url: str, path: str) -> N
         proxy.cut()
         lost = producer.append(1)
         with pytest.raises((errors.ConnectionLost, errors.Unreachable)):
-            producer.append(2)  # waits for room, and must not wait for ever
+            producer.append(2)  # waits for room in the queue, but not indefinitely
         assert lost.exception(10) is not None
         producer.abandon()
 
 
-def test_a_saved_state_goes_on_without_a_duplicate(stream: Stream) -> None:
+def test_a_saved_state_continues_without_a_duplicate(stream: Stream) -> None:
     saved: list[bytes] = []
     first = Producer(stream, "p", save=lambda state: saved.append(state.to_bytes()))
     first.append(1).result(60)
@@ -246,7 +246,7 @@ def test_each_batch_is_saved_once_and_in_order(url: str, path: str) -> None:
     assert [state.items for state in saved] == list(range(1, 11))
 
 
-def test_what_a_restored_state_holds_is_not_saved_again(stream: Stream) -> None:
+def test_restored_batches_are_not_saved_again(stream: Stream) -> None:
     saved: list[SavedProducerState] = []
     first = Producer(stream, "p", max_batch_items=1, linger=60)
     for number in range(3):
@@ -259,7 +259,7 @@ def test_what_a_restored_state_holds_is_not_saved_again(stream: Stream) -> None:
     assert [state.items for state in saved] == [4]
 
 
-def test_the_loop_runs_on_while_a_state_is_saved(url: str, path: str) -> None:
+def test_the_loop_is_not_blocked_while_a_state_is_saved(url: str, path: str) -> None:
     began, ended = threading.Event(), threading.Event()
 
     def save(_state: SavedProducerState) -> None:
@@ -296,7 +296,7 @@ def test_nothing_is_saved_once_a_producer_has_ended(stream: Stream) -> None:
     assert isinstance(lost.exception(0), errors.ProducerClosed | errors.Undelivered)
 
 
-def test_a_state_that_can_not_be_saved_stops_the_producer(stream: Stream) -> None:
+def test_a_state_that_cannot_be_saved_stops_the_producer(stream: Stream) -> None:
     saved: list[SavedProducerState] = []
 
     def save(state: SavedProducerState) -> None:
@@ -330,7 +330,7 @@ def test_a_producer_can_be_used_while_its_state_is_saved(stream: Stream) -> None
     assert refused == [2]
 
 
-def test_a_program_that_forgets_to_close_saves_and_sends_what_it_has(
+def test_a_producer_that_is_not_closed_sends_its_items_at_exit(
     stream: Stream, tmp_path: Path
 ) -> None:
     saved = tmp_path / "state"
@@ -349,7 +349,7 @@ producer.append(1)
     assert SavedProducerState.from_bytes(saved.read_bytes()).items == 1
 
 
-def test_values_that_can_not_be_used_are_refused_at_once(stream: Stream) -> None:
+def test_invalid_options_are_refused_at_once(stream: Stream) -> None:
     for options in (
         {"max_batch_bytes": 0},
         {"max_batch_items": 0},
@@ -386,14 +386,14 @@ def test_several_threads_share_a_producer(stream: Stream) -> None:
         assert mine == sorted(mine)
 
 
-def test_the_asynchronous_producer_does_the_same(url: str, path: str) -> None:
+def test_the_asynchronous_producer_works_the_same(url: str, path: str) -> None:
     async def main() -> None:
         async with AsyncClient(url) as client:
             stream = client.stream(path)
             await stream.create()
-            told: list[bool] = []
+            reported: list[bool] = []
             async with AsyncProducer(stream, "p") as producer:
-                first = await producer.append(1, callback=lambda one: told.append(one.done()))
+                first = await producer.append(1, callback=lambda one: reported.append(one.done()))
                 assert (await first).next_offset
                 await producer.append(2)
                 await producer.flush()
@@ -402,7 +402,7 @@ def test_the_asynchronous_producer_does_the_same(url: str, path: str) -> None:
                 closed = await producer.close(close_stream=True)
                 assert closed is not None
                 assert closed.closed
-            assert told == [True]
+            assert reported == [True]
             late = AsyncProducer(stream, "q")
             delivery = await late.append(3)
             with pytest.raises(errors.StreamClosed):
@@ -419,7 +419,7 @@ async def _awaited(delivery: Awaitable[object]) -> object:
     return await delivery
 
 
-def test_an_idempotent_append_is_repeated_and_stays_one(url: str, path: str) -> None:
+def test_an_idempotent_append_is_repeated_without_a_duplicate(url: str, path: str) -> None:
     retry = Retry(attempts=5, first_delay=0.01)
     with Proxy(url) as proxy, Client(proxy.url, retry=retry) as client:
         stream = client.stream(path)

@@ -71,7 +71,7 @@ def settle(box: Outbox, batch: OutgoingBatch, answer: Appended | ClientError, no
     st.floats(0, 0.6),
     st.integers(-1, 4),
 )
-def test_each_item_once_and_in_order(
+def test_each_item_is_appended_once_and_in_order(
     seed: int, count: int, in_flight: int, chance: float, known_epoch: int
 ) -> None:
     chooser = random.Random(seed)
@@ -80,16 +80,16 @@ def test_each_item_once_and_in_order(
     box = outbox(options=options)
     batches = [box.add(b"%d," % number, lambda: 0.0)[0] for number in range(count)]
     box.flush()
-    now, under_way = 0.0, list[OutgoingBatch]()
+    now, in_flight_batches = 0.0, list[OutgoingBatch]()
     for _ in range(20_000):
         if box.empty:
             break
         now += 0.01
         while (batch := box.next(now)) is not None:
-            under_way.append(batch)
-        assert len(under_way) <= in_flight
-        # Any of those under way arrives next: requests overtake each other.
-        batch = under_way.pop(chooser.randrange(len(under_way)))
+            in_flight_batches.append(batch)
+        assert len(in_flight_batches) <= in_flight
+        # Any of those in flight arrives next: requests overtake each other.
+        batch = in_flight_batches.pop(chooser.randrange(len(in_flight_batches)))
         request = box.call(batch).request
         if chooser.random() < chance:
             if chooser.random() < 0.5:
@@ -100,7 +100,7 @@ def test_each_item_once_and_in_order(
         if box.failed is not None:
             break
     if box.failed is not None:
-        # It may only stop where going on could append something twice.
+        # It may only stop if continuing could append something twice.
         assert isinstance(box.failed, ProducerFenced)
         assert known_epoch >= 0
         return
@@ -110,7 +110,7 @@ def test_each_item_once_and_in_order(
     assert (box.waiting_items, box.waiting_bytes) == (0, 0)
 
 
-def test_the_first_parcel_of_an_epoch_goes_alone() -> None:
+def test_the_first_batch_of_an_epoch_is_sent_alone() -> None:
     box = outbox(max_batch_items=1)
     for _ in range(4):
         box.add(b"x", lambda: 0.0)
@@ -121,7 +121,7 @@ def test_the_first_parcel_of_an_epoch_goes_alone() -> None:
     assert [batch.seq for batch in (box.next(1), box.next(1), box.next(1)) if batch] == [1, 2, 3]
 
 
-def test_an_answer_to_another_parcel_is_no_answer() -> None:
+def test_a_response_to_another_batch_is_a_lost_connection() -> None:
     box = outbox(max_batch_items=1)
     box.add(b"a", lambda: 0.0)
     box.add(b"b", lambda: 0.0)
@@ -133,7 +133,7 @@ def test_an_answer_to_another_parcel_is_no_answer() -> None:
     assert isinstance(box.acknowledged(second, Appended("1", producer_seq=0)), ConnectionLost)
 
 
-def test_a_duplicate_of_what_was_never_sent_is_refused() -> None:
+def test_a_duplicate_of_a_batch_that_was_never_sent_is_an_error() -> None:
     box = outbox()
     box.add(b"a", lambda: 0.0)
     batch = box.next(1)
@@ -145,7 +145,7 @@ def test_a_duplicate_of_what_was_never_sent_is_refused() -> None:
         batch.outcome()
 
 
-def test_a_failure_reaches_everything_behind_it() -> None:
+def test_a_failure_fails_all_later_batches() -> None:
     box = outbox(max_batch_items=1)
     batches = [box.add(b"x", lambda: 0.0)[0] for _ in range(3)]
     first = box.next(1)
@@ -156,7 +156,7 @@ def test_a_failure_reaches_everything_behind_it() -> None:
     assert box.empty
 
 
-def test_the_state_covers_what_was_taken() -> None:
+def test_the_state_covers_all_accepted_items() -> None:
     box = outbox(max_batch_items=2)
     for number in range(5):
         box.add(b"%d" % number, lambda: 0.0)

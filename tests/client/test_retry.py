@@ -23,14 +23,14 @@ def refused(kind: type[RequestRefused], status: int) -> RequestRefused:
 
 
 @given(st.integers(0, 30), st.floats(0, 1, exclude_max=True))
-def test_delays_grow_up_to_a_limit_and_are_spread(attempt: int, jitter: float) -> None:
+def test_delays_increase_up_to_a_limit_with_jitter(attempt: int, jitter: float) -> None:
     retry = Retry(attempts=100, first_delay=0.1, max_delay=5)
     delay = retry.delay(LOST, attempt, jitter)
     assert delay is not None
     assert delay == jitter * min(5, 0.1 * 2**attempt)
 
 
-def test_it_gives_up_after_the_last_attempt() -> None:
+def test_no_delay_follows_the_last_attempt() -> None:
     retry = Retry(attempts=3)
     assert [retry.delay(UNREACHABLE, n, 0.5) is None for n in range(4)] == [
         False,
@@ -41,7 +41,7 @@ def test_it_gives_up_after_the_last_attempt() -> None:
     assert NO_RETRY.delay(UNREACHABLE, 0, 0.5) is None
 
 
-def test_only_what_may_pass_is_tried_again() -> None:
+def test_only_transient_errors_are_retried() -> None:
     retry = Retry()
     passing: list[ClientError] = [
         LOST,
@@ -57,7 +57,7 @@ def test_only_what_may_pass_is_tried_again() -> None:
     assert all(retry.delay(error, 0, 0.5) is None for error in lasting)
 
 
-def test_a_pause_that_the_server_asks_for_is_kept_unless_it_is_too_long() -> None:
+def test_retry_after_is_respected_unless_it_is_too_long() -> None:
     retry = Retry(first_delay=0.2, max_retry_after=60)
     busy = Overloaded("busy", url=URL, status=429, code="")
     busy.retry_after = 3

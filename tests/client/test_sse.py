@@ -1,4 +1,4 @@
-"""The parser gives the same events however the bytes are cut."""
+"""The parser returns the same events however the bytes are split."""
 
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ def test_every_line_end_of_the_specification_ends_a_line(line_end: bytes) -> Non
     assert parse(body) == [SseEvent("data", b"one\ntwo")]
 
 
-def test_one_space_behind_the_colon_is_left_out_and_no_more() -> None:
+def test_only_one_space_after_the_colon_is_removed() -> None:
     assert parse(b"data:  two\ndata:none\n\n") == [SseEvent("message", b" two\nnone")]
 
 
@@ -29,21 +29,21 @@ def test_a_field_without_a_colon_has_an_empty_value() -> None:
     assert parse(b"data\n\n") == [SseEvent("message", b"")]
 
 
-def test_comments_unknown_fields_and_events_without_data_are_passed_over() -> None:
+def test_comments_unknown_fields_and_events_without_data_are_ignored() -> None:
     assert parse(b": hi\nid: 7\nretry: 5\nevent: control\n\nevent: data\ndata: x\n\n") == [
         SseEvent("data", b"x")
     ]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+def test_a_byte_order_mark_is_removed() -> None:
     assert parse(b"\xef\xbb\xbfdata: x\n\n") == [SseEvent("message", b"x")]
 
 
-def test_an_event_that_is_not_ended_is_not_given() -> None:
+def test_an_incomplete_event_is_not_returned() -> None:
     assert parse(b"data: x\n") == []
 
 
-def test_a_return_and_its_newline_in_two_pieces_end_one_line() -> None:
+def test_a_carriage_return_and_its_newline_in_two_pieces_end_one_line() -> None:
     assert parse(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [SseEvent("message", b"a\nb")]
 
 
@@ -52,7 +52,7 @@ def test_a_return_and_its_newline_in_two_pieces_end_one_line() -> None:
     st.sampled_from(["application/octet-stream", "text/plain"]),
     st.lists(st.integers(0, 400), max_size=8),
 )
-def test_what_the_server_writes_is_read_back_however_it_is_cut(
+def test_events_of_the_server_are_parsed_however_they_are_split(
     payloads: list[bytes], media: str, cuts: list[int]
 ) -> None:
     body = b"".join(data_event(payload, media) for payload in payloads)
@@ -63,5 +63,5 @@ def test_what_the_server_writes_is_read_back_however_it_is_cut(
 
 
 @given(st.binary(max_size=200), st.integers(0, 200))
-def test_any_bytes_are_taken_and_the_cut_makes_no_difference(body: bytes, cut: int) -> None:
+def test_any_bytes_are_parsed_alike_however_they_are_split(body: bytes, cut: int) -> None:
     assert parse(body[:cut], body[cut:]) == parse(body)

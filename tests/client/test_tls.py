@@ -1,4 +1,4 @@
-"""TLS: what is trusted is used, what is not is told."""
+"""TLS: trusted servers are used, untrusted ones are reported."""
 
 import asyncio
 import ipaddress
@@ -113,7 +113,7 @@ def test_both_clients_speak_tls(url: str, proxy: Proxy, certificate: Path, path:
     assert asyncio.run(main()) == list(range(20))
 
 
-def test_a_certificate_that_is_not_trusted_is_told(url: str) -> None:
+def test_an_untrusted_certificate_is_reported(url: str) -> None:
     with (
         Client(url, retry=NO_RETRY) as client,
         pytest.raises(errors.Unreachable, match="not trusted"),

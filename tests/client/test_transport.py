@@ -1,4 +1,4 @@
-"""Connections: kept, lost, refused, and given up."""
+"""Connections: reused, lost, refused, and timed out."""
 
 import socket
 import threading
@@ -54,7 +54,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(path: str) ->
         stream.append(b"1")
 
 
-def test_where_nothing_listens_the_error_says_so() -> None:
+def test_a_refused_connection_is_unreachable() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as unused:
         port = unused.getsockname()[1]
     with (
@@ -77,7 +77,9 @@ def test_reads_are_repeated_over_lost_connections(proxy: Proxy, stream: Stream, 
     assert len(pauses) == 3
 
 
-def test_half_an_answer_is_none(proxy: Proxy, stream: Stream, path: str) -> None:
+def test_an_incomplete_response_is_a_lost_connection(
+    proxy: Proxy, stream: Stream, path: str
+) -> None:
     stream.append_many([f"{number:0100}" for number in range(1000)])
     proxy.answer_bytes = 5000
     with Client(proxy.url, retry=QUICK) as client:
@@ -87,7 +89,7 @@ def test_half_an_answer_is_none(proxy: Proxy, stream: Stream, path: str) -> None
         assert len(messages(client.stream(path))) == 1000
 
 
-def test_an_answer_cut_at_any_byte_is_a_lost_connection(
+def test_a_response_cut_at_any_byte_is_a_lost_connection(
     proxy: Proxy, stream: Stream, path: str
 ) -> None:
     """A cut in the head must not pass for an answer without a body, or with half an offset."""
@@ -127,7 +129,7 @@ def test_a_plain_append_is_never_repeated(proxy: Proxy, stream: Stream, path: st
     assert messages(stream) == [b"1"]
 
 
-def test_a_producers_append_is_repeated_and_stays_one(
+def test_an_append_of_a_producer_is_repeated_without_a_duplicate(
     proxy: Proxy, stream: Stream, path: str
 ) -> None:
     with Client(proxy.url, retry=QUICK) as client:
@@ -155,7 +157,7 @@ def test_creating_closing_and_deleting_are_repeated(
         client.stream(path).head()
 
 
-def test_a_server_at_its_limit_is_waited_for_as_it_asks(path: str) -> None:
+def test_an_overloaded_server_is_retried_after_the_requested_delay(path: str) -> None:
     with ServerProcess("--max-connections", "1") as server:
         holder = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
         pauses: list[float] = []
@@ -172,7 +174,7 @@ def test_a_server_at_its_limit_is_waited_for_as_it_asks(path: str) -> None:
         assert pauses[0] >= 1
 
 
-def test_a_silent_server_is_given_up_after_the_timeout(path: str) -> None:
+def test_a_silent_server_times_out(path: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with (
@@ -182,7 +184,7 @@ def test_a_silent_server_is_given_up_after_the_timeout(path: str) -> None:
             client.stream(path).head()
 
 
-def test_something_that_is_not_http_is_told(path: str) -> None:
+def test_a_response_that_is_not_http_is_reported(path: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
         def answer() -> None:
@@ -199,7 +201,7 @@ def test_something_that_is_not_http_is_told(path: str) -> None:
         thread.join()
 
 
-def test_a_refusal_before_the_body_was_sent_is_heard(path: str) -> None:
+def test_a_refusal_before_the_body_was_sent_is_reported(path: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
         def refuse() -> None:
@@ -232,7 +234,7 @@ def test_several_threads_share_a_client(client: Client, stream: Stream) -> None:
     assert sorted(map(int, messages(stream))) == list(range(200))
 
 
-def test_a_closed_client_says_so(server: ServerProcess) -> None:
+def test_a_closed_client_raises_client_closed(server: ServerProcess) -> None:
     client = Client(server.url)
     stream = client.stream("x")
     client.close()

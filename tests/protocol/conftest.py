@@ -1,4 +1,4 @@
-"""Property tests run without a clock: a busy machine is no failure."""
+"""Property tests have no deadline, so that they do not fail on a busy machine."""
 
 from hypothesis import settings
 

@@ -35,7 +35,7 @@ def test_a_coroutine_and_a_function_get_the_same_decision(at: int, limit: int) -
         assert serve(one, read) == asyncio.run(serve_async(other, read_async))  # type: ignore[arg-type] # generators of three kinds
 
 
-def test_what_reading_raises_reaches_the_caller() -> None:
+def test_an_error_of_reading_propagates_to_the_caller() -> None:
     def broken(start: int, end: int) -> bytes:
         raise OSError(f"{start} to {end}")
 

@@ -1,4 +1,4 @@
-"""Which content types are the same, and what they mean."""
+"""Content types: which are equal, which are JSON, and which are text."""
 
 import pytest
 from hypothesis import given
@@ -30,12 +30,12 @@ def test_a_header_is_reduced_to_its_media_type(value: str, media: str | None) ->
 
 
 @given(st.text())
-def test_a_media_type_is_its_own(value: str) -> None:
+def test_a_media_type_is_unchanged(value: str) -> None:
     media = media_type(value)
     assert media is None or media_type(media) == media
 
 
-def test_json_is_one_type_and_text_a_family() -> None:
+def test_json_is_a_single_type_and_text_is_a_family() -> None:
     assert is_json("application/json")
     assert not is_json("application/ndjson")
     assert not is_json("application/vnd.thing+json")
@@ -45,5 +45,5 @@ def test_json_is_one_type_and_text_a_family() -> None:
     assert not is_text("textual/plain")
 
 
-def test_a_long_header_is_reduced_as_a_short_one() -> None:
+def test_a_long_header_is_parsed_like_a_short_one() -> None:
     assert media_type(f"Text/Plain; x={'y' * 300}") == "text/plain"

@@ -1,4 +1,4 @@
-"""Cursors move with time and never backwards."""
+"""Cursors increase with time, and never decrease."""
 
 from datetime import UTC, datetime
 
@@ -27,7 +27,7 @@ def test_intervals_are_twenty_seconds_from_the_epoch() -> None:
 
 
 @given(times, jitters)
-def test_without_a_cursor_it_is_the_present_interval(now: float, jitter: float) -> None:
+def test_without_a_cursor_the_current_interval_is_returned(now: float, jitter: float) -> None:
     assert next_cursor(None, now, jitter) == interval_at(now)
 
 
@@ -41,7 +41,9 @@ def test_a_cursor_never_goes_back_and_never_repeats(echoed: int, now: float, jit
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), jitters), min_size=1, max_size=30))
-def test_a_client_that_echoes_sees_a_growing_number(steps: list[tuple[float, float]]) -> None:
+def test_a_client_that_echoes_its_cursor_gets_greater_ones(
+    steps: list[tuple[float, float]],
+) -> None:
     now, cursor = float(EPOCH), -1
     for seconds, jitter in steps:
         now += seconds
@@ -51,12 +53,12 @@ def test_a_client_that_echoes_sees_a_growing_number(steps: list[tuple[float, flo
 
 
 @given(st.integers(0, 10**15 - 1))
-def test_a_cursor_is_read_back(cursor: int) -> None:
+def test_a_cursor_is_parsed(cursor: int) -> None:
     assert parse_cursor(str(cursor)) == cursor
 
 
 @given(st.none() | st.text() | st.sampled_from(["-1", "1.5", "", "\u0663", "9" * 16, "9" * 5000]))
-def test_what_is_no_cursor_of_ours_is_none(text: str | None) -> None:
+def test_a_malformed_cursor_counts_as_absent(text: str | None) -> None:
     cursor = parse_cursor(text)
     assert cursor is None or (text is not None and int(text) == cursor)
 
@@ -66,10 +68,10 @@ def test_the_jitter_spreads_cursors_over_an_hour(jitter: float, intervals: int) 
     assert next_cursor(1000, EPOCH, jitter) == 1000 + intervals
 
 
-def test_the_epoch_is_the_protocols() -> None:
+def test_the_epoch_is_that_of_the_protocol() -> None:
     assert datetime.fromtimestamp(EPOCH, UTC) == datetime(2024, 10, 9, tzinfo=UTC)
 
 
-def test_a_number_longer_than_any_cursor_of_ours_is_none() -> None:
+def test_a_cursor_that_is_too_long_counts_as_absent() -> None:
     assert parse_cursor("9" * 15) == 10**15 - 1
     assert parse_cursor("1" + "0" * 15) is None

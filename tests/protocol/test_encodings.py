@@ -1,4 +1,4 @@
-"""Which coding a client gets (RFC 9110, 12.5.3)."""
+"""Negotiation of content codings (RFC 9110, 12.5.3)."""
 
 import pytest
 from hypothesis import given
@@ -33,24 +33,24 @@ from headwater.protocol.content_types import CODINGS, negotiate
         (",,,", None),
     ],
 )
-def test_the_best_of_what_is_accepted_is_chosen(accepted: str, coding: str | None) -> None:
+def test_the_best_accepted_coding_is_chosen(accepted: str, coding: str | None) -> None:
     assert negotiate(accepted) == coding
 
 
 @given(st.text())
-def test_any_header_is_understood_somehow(accepted: str) -> None:
+def test_negotiation_never_raises(accepted: str) -> None:
     assert negotiate(accepted) in {None, *CODINGS}
 
 
 @given(st.sets(st.sampled_from(CODINGS), min_size=1))
-def test_what_is_chosen_was_offered(offered: set[str]) -> None:
+def test_the_chosen_coding_is_accepted_by_the_client(offered: set[str]) -> None:
     assert negotiate(", ".join(sorted(offered))) in offered
 
 
 @pytest.mark.parametrize("accepted", ["gzip, br;q=1", "br, gzip;q=1", "gzip;q=9, br"])
-def test_without_a_quality_or_with_one_above_1_it_is_1(accepted: str) -> None:
+def test_the_quality_is_1_if_it_is_absent_or_greater(accepted: str) -> None:
     assert negotiate(accepted) == "br"
 
 
-def test_a_long_header_is_negotiated_as_a_short_one() -> None:
+def test_a_long_header_is_negotiated_like_a_short_one() -> None:
     assert negotiate(f"gzip{', identity' * 100}") == "gzip"

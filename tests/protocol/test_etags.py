@@ -1,4 +1,4 @@
-"""ETags differ whenever what they stand for differs."""
+"""ETags differ whenever the ranges that they identify differ."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ def test_two_ranges_share_an_etag_only_if_they_are_the_same(one: Range, other: R
 
 
 @given(ranges)
-def test_an_etag_has_the_form_that_http_asks_for(of: Range) -> None:
+def test_an_etag_has_the_syntax_of_http(of: Range) -> None:
     tag = etag(of)
     assert tag[0] == tag[-1] == '"'
     assert '"' not in tag[1:-1]
@@ -33,7 +33,7 @@ def test_an_etag_has_the_form_that_http_asks_for(of: Range) -> None:
 
 
 @given(ranges, ranges)
-def test_if_none_match_takes_lists_weak_tags_and_the_star(one: Range, other: Range) -> None:
+def test_if_none_match_accepts_lists_weak_tags_and_the_star(one: Range, other: Range) -> None:
     tag = etag(one)
     for header in (tag, f"W/{tag}", f'"x", {tag}', f'{tag},"x"', f' {tag} , W/"x"', "*", " * "):
         assert matches(header, tag)
@@ -42,6 +42,6 @@ def test_if_none_match_takes_lists_weak_tags_and_the_star(one: Range, other: Ran
     assert matches(etag(other), tag) == (one == other)
 
 
-def test_closure_alone_makes_another_etag() -> None:
+def test_closure_alone_changes_the_etag() -> None:
     start, end = Offset(1, 0), Offset(1, 9)
     assert make_etag(start, end, 1, closed=True) != make_etag(start, end, 1, closed=False)

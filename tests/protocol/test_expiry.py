@@ -14,12 +14,12 @@ def test_a_ttl_slides_with_the_last_access() -> None:
     assert Expiry(ttl=60).deadline(2000.0) == 2060.0
 
 
-def test_a_ttl_of_nothing_is_still_an_expiry() -> None:
+def test_a_ttl_of_zero_is_an_expiry() -> None:
     assert Expiry(ttl=0)
     assert Expiry(ttl=0).deadline(1000.0) == 1000.0
 
 
-def test_an_instant_stays_where_it_is() -> None:
+def test_an_absolute_deadline_does_not_depend_on_accesses() -> None:
     expiry = Expiry(expires_at="then", instant=5000.0)
     assert expiry
     assert expiry.deadline(1000.0) == expiry.deadline(4000.0) == 5000.0

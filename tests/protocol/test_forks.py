@@ -42,7 +42,9 @@ lists = st.lists(st.integers() | st.text("ab\n,é") | st.lists(st.integers()), m
 
 
 @given(lists, st.data())
-def test_a_json_fork_takes_whole_messages(messages: list[Any], data: st.DataObject) -> None:
+def test_a_fork_of_a_json_stream_skips_whole_messages(
+    messages: list[Any], data: st.DataObject
+) -> None:
     before = data.draw(st.integers(0, len(messages)))
     sub = data.draw(st.integers(0, len(messages) + 2))
     stored = stored_json(messages)
@@ -58,7 +60,7 @@ def test_a_json_fork_takes_whole_messages(messages: list[Any], data: st.DataObje
 
 
 @given(st.binary(), st.data())
-def test_any_other_fork_takes_bytes(stored: bytes, data: st.DataObject) -> None:
+def test_a_fork_of_any_other_stream_skips_bytes(stored: bytes, data: st.DataObject) -> None:
     anchor = data.draw(st.integers(0, len(stored)))
     sub = data.draw(st.integers(0, len(stored) + 3))
     outcome = point(ForkRequest("s", Offset(4, anchor), sub), stored, BINARY)
@@ -69,7 +71,7 @@ def test_any_other_fork_takes_bytes(stored: bytes, data: st.DataObject) -> None:
 
 
 @given(lists)
-def test_without_an_offset_it_is_the_tail(messages: list[Any]) -> None:
+def test_a_fork_without_an_offset_diverges_at_the_tail(messages: list[Any]) -> None:
     stored = stored_json(messages)
     tail = Offset(4, len(stored))
     assert point(ForkRequest("s"), stored, JSON) == ForkOrigin("s", tail, 0, len(stored))
@@ -104,7 +106,7 @@ def test_an_inherited_offset_of_the_source_can_be_forked_from() -> None:
     assert outcome == ForkOrigin("s", Offset(2, 2), 2, 4)
 
 
-def test_the_start_is_the_same_under_both_of_its_names() -> None:
+def test_both_spellings_of_the_start_are_equivalent() -> None:
     origin = ForkOrigin("s", Offset(4, 0), 0, 0)
     assert ForkRequest("s", START).matches(origin)
     assert ForkRequest("s", Offset(4, 0)).matches(origin)
@@ -113,13 +115,13 @@ def test_the_start_is_the_same_under_both_of_its_names() -> None:
 
 
 @pytest.mark.parametrize("source", [NEVER, Expiry(ttl=10), Expiry(expires_at="a", instant=1.0)])
-def test_a_fork_gets_what_it_asks_for_or_its_sources_expiry(source: Expiry) -> None:
+def test_a_fork_has_the_requested_expiry_or_that_of_its_source(source: Expiry) -> None:
     assert inherited_expiry(source, NEVER) == source
     for asked in (Expiry(ttl=0), Expiry(ttl=30), Expiry(expires_at="b", instant=2.0)):
         assert inherited_expiry(source, asked) == asked
 
 
-def test_a_fork_and_a_request_for_one_are_described_by_where_they_begin() -> None:
+def test_a_fork_and_its_request_are_described_by_the_fork_point() -> None:
     assert ForkRequest("s").describe() == "the tail+0"
     assert ForkRequest("s", Offset(4, 7), 2).describe() == f"{Offset(4, 7)}+2"
     assert ForkOrigin("s", Offset(4, 7), 2, 9).describe() == f"{Offset(4, 7)}+2"

@@ -62,7 +62,7 @@ def reject(constant: str) -> NoReturn:
 
 
 @given(values, layouts, pads, pads)
-def test_what_goes_in_comes_out(
+def test_appended_messages_are_rendered(
     value: Any, layout: dict[str, Any], before: str, after: str
 ) -> None:
     body = (before + json.dumps(value, **layout) + after).encode()
@@ -75,7 +75,7 @@ def test_what_goes_in_comes_out(
 
 
 @given(st.lists(values, min_size=1, max_size=5), layouts)
-def test_a_newline_is_the_end_of_a_message_and_nothing_else(
+def test_a_newline_byte_is_always_the_end_of_a_message(
     messages: list[Any], layout: dict[str, Any]
 ) -> None:
     stored = frame_json(json.dumps(messages, **layout).encode())
@@ -97,14 +97,14 @@ def test_exactly_one_level_is_flattened(messages: list[Any]) -> None:
 
 
 @given(st.lists(st.lists(values, min_size=1, max_size=3), min_size=1, max_size=4))
-def test_appends_one_after_another_are_one_array(batches: list[list[Any]]) -> None:
+def test_successive_appends_are_rendered_as_one_array(batches: list[list[Any]]) -> None:
     stored = [frame_json(json.dumps(batch).encode()) for batch in batches]
     joined = b"".join(piece for piece in stored if isinstance(piece, bytes))
     assert rendered(joined) == [message for batch in batches for message in batch]
 
 
 @given(st.lists(values, min_size=1, max_size=4), st.lists(st.integers(0, 200), max_size=5))
-def test_an_array_is_rendered_from_buffers_cut_anywhere(
+def test_an_array_is_rendered_from_buffers_split_anywhere(
     messages: list[Any], places: list[int]
 ) -> None:
     stored = frame_json(json.dumps(messages).encode())
@@ -138,12 +138,12 @@ def agrees_with_json(body: bytes) -> None:
 @example(b'{"a": 1, "a": 2}')
 @example(b"[1]\n[2]")
 @example(b"1\n2")
-def test_valid_is_what_json_says_is_valid(body: bytes) -> None:
+def test_valid_json_is_accepted(body: bytes) -> None:
     agrees_with_json(body)
 
 
 @given(values, st.integers(0, 200), st.binary(max_size=3))
-def test_a_damaged_body_is_valid_if_json_accepts_it(value: Any, at: int, piece: bytes) -> None:
+def test_a_mutated_body_is_valid_only_if_json_accepts_it(value: Any, at: int, piece: bytes) -> None:
     whole = json.dumps(value, indent=1, ensure_ascii=False).encode()
     place = at % (len(whole) + 1)
     body = whole[:place] + piece + whole[place + 1 :]
@@ -154,19 +154,19 @@ def test_a_damaged_body_is_valid_if_json_accepts_it(value: Any, at: int, piece: 
 @pytest.mark.parametrize(
     "body", [b"", b" \n", b"\xff", b'"\xed\xa0\x80"', b"NaN", b"[Infinity]", b"{'a': 1}"]
 )
-def test_a_body_that_is_no_json_is_refused_with_a_reason(body: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused_with_a_reason(body: bytes) -> None:
     outcome = frame_json(body)
     assert isinstance(outcome, InvalidJson)
     assert outcome.reason
 
 
-def test_half_of_a_surrogate_pair_is_refused() -> None:
+def test_a_lone_surrogate_is_refused() -> None:
     assert isinstance(frame_json(b'"\\ud800"'), InvalidJson)
     assert isinstance(frame_json(b'"\\ud83d\\ude00"'), bytes)
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"[" * 50_000 + b"]" * 50_000])
-def test_a_bottomless_body_is_refused(body: bytes) -> None:
+def test_a_deeply_nested_body_is_refused(body: bytes) -> None:
     assert isinstance(frame_json(body), InvalidJson)
 
 
@@ -177,7 +177,7 @@ def test_other_types_are_stored_and_rendered_byte_for_byte(body: bytes) -> None:
     assert b"".join(render([body], BINARY)) == body
 
 
-def test_nothing_is_an_empty_array() -> None:
+def test_no_bytes_are_rendered_as_an_empty_array() -> None:
     assert b"".join(render([], JSON)) == b"[]"
     assert b"".join(render([], TEXT)) == b""
 
@@ -263,7 +263,7 @@ def test_long_messages_are_cut_by_the_same_rule(size: int, limit: int) -> None:
     assert stored.bytes_read <= 2 * max(size, 16 * 1024)
 
 
-def test_what_is_cut_is_not_read_to_find_the_place() -> None:
+def test_only_bytes_near_the_split_are_read() -> None:
     stored = Stored(b"0123456789,\n" * 200_000)
     assert (
         serve(find_split(12, 1 << 20, len(stored.data), JSON), stored.read)
@@ -297,7 +297,9 @@ def test_any_bytes_can_be_cut(data: bytes, limit: int) -> None:
 
 
 @given(st.lists(values, min_size=1, max_size=5), st.integers(1, 8), st.sampled_from([0, 300_000]))
-def test_messages_are_counted_by_their_ends(messages: list[Any], count: int, length: int) -> None:
+def test_messages_are_counted_by_their_line_ends(
+    messages: list[Any], count: int, length: int
+) -> None:
     messages = ["x" * length, *messages]  # longer than a window, or not
     stored = frame_json(json.dumps(messages).encode())
     assert isinstance(stored, bytes)
@@ -325,14 +327,14 @@ def test_text_is_cut_after_the_last_whole_character_within_the_limit(character: 
 
 
 @pytest.mark.parametrize("character", ["\x80", "\u07ff", "\u0800", "\uffff", "\U00010000"])
-def test_a_first_character_longer_than_the_limit_comes_whole(character: str) -> None:
+def test_a_first_character_longer_than_the_limit_is_returned_whole(character: str) -> None:
     size = len(character.encode())
     for limit in range(1, size):
         assert find(f"{character}b".encode(), 0, limit, TEXT) == size
 
 
 @pytest.mark.parametrize("character", ["a", "\x80", "\u0800", "\uffff", "\U00010000", "\U0010ffff"])
-def test_a_window_of_text_that_ends_with_a_character_is_taken_whole(character: str) -> None:
+def test_a_window_of_text_that_ends_with_a_character_is_returned_whole(character: str) -> None:
     window = f"ab{character}".encode()
     assert complete_prefix(window, TEXT) == len(window)
     assert complete_prefix(window[:-1], TEXT) == 2
@@ -342,12 +344,12 @@ def test_a_window_of_text_that_ends_with_a_character_is_taken_whole(character: s
     ("body", "stored"),
     [(b"{\r}", b"{ },\n"), (b"[1,\r2]", b"1,\n2,\n"), (b"[{\r\n}]", b"{  },\n")],
 )
-def test_a_carriage_return_is_no_more_stored_than_a_newline(body: bytes, stored: bytes) -> None:
+def test_a_carriage_return_is_not_stored(body: bytes, stored: bytes) -> None:
     assert frame_json(body) == stored
 
 
 @pytest.mark.parametrize("body", [b"\x0c1", b"1\x0b", b"\xa01"])
-def test_whitespace_that_is_none_in_json_is_refused(body: bytes) -> None:
+def test_whitespace_that_json_does_not_allow_is_refused(body: bytes) -> None:
     assert isinstance(frame_json(body), InvalidJson)
 
 
@@ -360,21 +362,21 @@ def test_whitespace_that_is_none_in_json_is_refused(body: bytes) -> None:
         (b"1 2", "malformed"),
     ],
 )
-def test_a_refused_body_says_why(body: bytes, reason: str) -> None:
+def test_a_refused_body_has_a_reason(body: bytes, reason: str) -> None:
     refusal = frame_json(body)
     assert isinstance(refusal, InvalidJson)
     assert reason in refusal.reason
 
 
 @pytest.mark.parametrize("place", [-1, 0, 1])
-def test_messages_are_skipped_where_one_ends_at_the_end_of_a_window(place: int) -> None:
-    end = _MAX_WINDOW + place  # where the first message's newline lies
+def test_messages_that_end_with_a_window_are_skipped(place: int) -> None:
+    end = _MAX_WINDOW + place  # the newline of the first message
     stored = Stored(b"1" * (end - 1) + b",\n2,\n")
     assert serve(skip_messages(0, len(stored.data), 1), stored.read) == (end + 1, 1)
     assert serve(skip_messages(0, len(stored.data), 2), stored.read) == (end + 4, 2)
 
 
-def test_no_more_messages_are_skipped_than_asked_for_however_many_windows_follow() -> None:
+def test_only_the_requested_number_of_messages_is_skipped() -> None:
     stored = Stored(b"1,\n" + b"2" * (2 * _MAX_WINDOW) + b",\n3,\n")
     assert serve(skip_messages(0, len(stored.data), 1), stored.read) == (3, 1)
 
@@ -384,7 +386,7 @@ def test_only_the_end_of_the_last_message_has_to_be_in_memory() -> None:
     assert render([elsewhere, b",\n"], JSON) == [b"[", elsewhere, b"", b"]"]
 
 
-def test_json_is_checked_as_an_append_would_check_it() -> None:
+def test_json_is_checked_like_the_body_of_an_append() -> None:
     assert check_json(b' {"a": [1, "\xc3\xa4"]} ') is None
     for wrong in (b"", b"1,2", b"hello", b'"\xff"', b"[" * 100_000):
         assert check_json(wrong), wrong[:10]

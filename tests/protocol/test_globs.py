@@ -47,24 +47,24 @@ def naive(pattern: str, path: str) -> bool:
         ("*/*", "a/b", True),
     ],
 )
-def test_the_rules(pattern: str, path: str, expected: bool) -> None:
+def test_a_glob_matches_by_segments(pattern: str, path: str, expected: bool) -> None:
     assert matches(pattern, path) is expected
     assert naive(pattern, path) is expected
 
 
 @given(PATTERNS, PATHS)
-def test_a_glob_matches_what_the_naive_matcher_says(pattern: str, path: str) -> None:
+def test_a_glob_matches_like_a_naive_matcher(pattern: str, path: str) -> None:
     assert matches(pattern, path) == naive(pattern, path)
 
 
 @given(PATTERNS, PATHS)
-def test_what_matches_begins_with_the_literal_prefix(pattern: str, path: str) -> None:
+def test_all_matches_begin_with_the_literal_prefix(pattern: str, path: str) -> None:
     if matches(pattern, path):
         assert path.startswith(literal_prefix(pattern))
 
 
 @given(st.lists(PATTERNS, max_size=30), st.lists(PATHS, max_size=5), st.data())
-def test_the_index_finds_what_trying_each_finds(
+def test_the_index_finds_the_same_as_trying_each_glob(
     patterns: list[str], paths: list[str], data: st.DataObject
 ) -> None:
     index: GlobIndex[int] = GlobIndex()
@@ -81,7 +81,7 @@ def test_the_index_finds_what_trying_each_finds(
 
 
 @given(st.lists(PATTERNS, max_size=20))
-def test_an_index_that_was_emptied_holds_nothing(patterns: list[str]) -> None:
+def test_an_emptied_index_has_no_nodes(patterns: list[str]) -> None:
     index: GlobIndex[int] = GlobIndex()
     for number, pattern in enumerate(patterns):
         index.add(number, pattern)
@@ -99,7 +99,7 @@ def test_a_key_has_one_pattern() -> None:
     assert index.match("b/1") == ("k",)
 
 
-def test_ten_thousand_globs_cost_a_path_no_line_more_than_ten() -> None:
+def test_a_lookup_in_ten_thousand_globs_costs_no_more_than_in_ten() -> None:
     def lines(count: int) -> int:
         index: GlobIndex[int] = GlobIndex()
         for number in range(count):
@@ -126,12 +126,12 @@ def test_ten_thousand_globs_cost_a_path_no_line_more_than_ten() -> None:
         ("**/a", ""),
     ],
 )
-def test_the_literal_prefix_is_as_long_as_it_can_be(pattern: str, prefix: str) -> None:
+def test_the_literal_prefix_is_as_long_as_possible(pattern: str, prefix: str) -> None:
     assert literal_prefix(pattern) == prefix
 
 
 @pytest.mark.parametrize("star", ["*", "**"])
-def test_patterns_beside_one_that_was_removed_are_still_found(star: str) -> None:
+def test_removing_a_pattern_does_not_affect_the_others(star: str) -> None:
     index: GlobIndex[str] = GlobIndex()
     index.add("gone", f"a/{star}")
     index.add("kept", "a/b")

@@ -18,22 +18,22 @@ from headwater.protocol.producers import MAX_INTEGER, ProducerClaim
 
 
 @pytest.mark.parametrize("value", ["true", "True", "TRUE", "tRuE"])
-def test_true_has_no_case(value: str) -> None:
+def test_true_is_case_insensitive(value: str) -> None:
     assert is_true(value)
 
 
 @pytest.mark.parametrize("value", [None, "", "false", "yes", "1", "true, true", "truee"])
-def test_anything_else_is_as_good_as_absent(value: str | None) -> None:
+def test_any_other_value_counts_as_absent(value: str | None) -> None:
     assert not is_true(value)
 
 
 @given(st.integers(0, MAX_INTEGER))
-def test_a_plain_integer_is_read_back(number: int) -> None:
+def test_a_plain_integer_is_parsed(number: int) -> None:
     assert parse_plain_integer(str(number), MAX_INTEGER) == number
 
 
 @given(st.text(max_size=20))
-def test_a_plain_integer_has_one_spelling(text: str) -> None:
+def test_a_plain_integer_has_a_single_spelling(text: str) -> None:
     number = parse_plain_integer(text, MAX_INTEGER)
     assert number is None or str(number) == text
 
@@ -47,13 +47,13 @@ def test_a_ttl_in_any_other_form_is_refused(ttl: str) -> None:
     assert (refusal.name, refusal.value) == ("Stream-TTL", ttl)
 
 
-def test_a_ttl_is_kept_in_seconds() -> None:
+def test_a_ttl_is_stored_in_seconds() -> None:
     assert parse_expiry("0", None) == Expiry(ttl=0)
     assert parse_expiry("3600", None) == Expiry(ttl=3600)
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)))  # noqa: DTZ001 - made aware below
-def test_a_time_is_kept_as_written_and_as_an_instant(when: datetime) -> None:
+def test_a_time_is_stored_as_written_and_as_an_instant(when: datetime) -> None:
     text = when.isoformat() + "Z"
     expiry = parse_expiry(None, text)
     assert isinstance(expiry, Expiry)
@@ -93,7 +93,7 @@ def test_a_time_in_any_other_form_is_refused(text: str) -> None:
 
 
 @given(st.text())
-def test_no_text_makes_reading_a_time_fail(text: str) -> None:
+def test_parsing_a_time_never_raises(text: str) -> None:
     assert isinstance(parse_expiry(None, text), BadHeader | Expiry)
 
 
@@ -106,16 +106,16 @@ def test_no_text_makes_reading_a_time_fail(text: str) -> None:
         "2030-01-01T00:00:00." + "1" * 400 + "Z",
     ],
 )
-def test_the_edges_of_time_are_read_or_refused(text: str) -> None:
+def test_times_at_the_limits_are_parsed_or_refused(text: str) -> None:
     assert isinstance(parse_expiry(None, text), BadHeader | Expiry)
 
 
-def test_one_expiry_at_a_time() -> None:
+def test_a_ttl_and_a_time_exclude_each_other() -> None:
     assert parse_expiry(None, None) == NEVER
     assert isinstance(parse_expiry("1", "2030-01-01T00:00:00Z"), BadHeader)
 
 
-def test_producer_headers_come_together_or_not_at_all() -> None:
+def test_producer_headers_are_sent_together_or_not_at_all() -> None:
     assert parse_producer(None, None, None) is None
     assert parse_producer("p", "0", "7") == ProducerClaim("p", 0, 7)
     for given_headers in (
@@ -133,7 +133,7 @@ def test_producer_headers_come_together_or_not_at_all() -> None:
 @pytest.mark.parametrize(
     "text", ["", "-1", "+1", "1.5", "1e3", "x", str(MAX_INTEGER + 1), "9" * 400, "\u0661", " 1"]
 )
-def test_a_producers_numbers_are_whole_and_fit_javascript(text: str) -> None:
+def test_the_numbers_of_a_producer_are_integers_up_to_javascripts_limit(text: str) -> None:
     assert isinstance(parse_producer("p", text, "0"), BadHeader)
     assert isinstance(parse_producer("p", "0", text), BadHeader)
     assert parse_producer("p", str(MAX_INTEGER), "0") == ProducerClaim("p", MAX_INTEGER, 0)
@@ -189,7 +189,7 @@ def test_a_ttl_is_at_most_ten_billion_seconds() -> None:
     assert isinstance(parse_expiry("10000000001", None), BadHeader)
 
 
-def test_a_producers_numbers_end_where_javascripts_do() -> None:
+def test_a_number_past_javascripts_limit_is_refused() -> None:
     largest = 9_007_199_254_740_991
     assert parse_producer("p", str(largest), "0") == ProducerClaim("p", largest, 0)
     assert isinstance(parse_producer("p", str(largest + 1), "0"), BadHeader)

@@ -169,16 +169,16 @@ class TestAppend:
         stored = ProducerState(0, 0)
         assert decide(writer(), request, stored) == Duplicate(stored)
 
-    def test_a_broken_body_is_refused(self) -> None:
+    def test_an_invalid_body_is_refused(self) -> None:
         assert isinstance(decide(writer(), Append(JSON, b"{")), InvalidJson)
 
-    def test_the_producer_that_closes_is_remembered_with_the_closure(self) -> None:
+    def test_the_producer_that_closed_is_stored_with_the_closure(self) -> None:
         request = Append(JSON, b"1", close=True, seq="7", producer=claim(0, 0))
         state = ProducerState(0, 0)
         expected = accepted(b"1,\n", state, close=True, closed_by=claim(0, 0), seq="7")
         assert decide(writer(last_seq="5"), request) == expected
 
-    def test_nothing_is_appended_where_no_stream_is(self) -> None:
+    def test_an_append_to_a_missing_stream_is_refused(self) -> None:
         request = Append(JSON, b"1")
         gone = dataclasses.replace(writer(closed=True), deleted=True, forks=1)
         assert decide(None, request) == StreamNotFound("s")
@@ -225,7 +225,9 @@ class TestExisting:
             ),
         ],
     )
-    def test_what_agrees(self, has: StreamConfig, closed: bool, wants: Create) -> None:
+    def test_a_matching_configuration_exists(
+        self, has: StreamConfig, closed: bool, wants: Create
+    ) -> None:
         assert compare(has, wants, closed=closed) == Exists()
 
     @pytest.mark.parametrize(
@@ -257,7 +259,7 @@ class TestExisting:
             (config(origin=ORIGIN), False, Create(fork=ForkRequest("src", START)), "fork offset"),
         ],
     )
-    def test_what_does_not(
+    def test_another_configuration_is_a_mismatch(
         self, has: StreamConfig, closed: bool, wants: Create, field_name: str
     ) -> None:
         mismatch = compare(has, wants, closed=closed)
@@ -282,19 +284,19 @@ class TestExisting:
             ),
         ],
     )
-    def test_a_mismatch_says_what_there_is_and_what_was_asked_for(
+    def test_a_mismatch_names_the_existing_and_the_requested_value(
         self, has: StreamConfig, wants: Create, mismatch: tuple[str, str, str]
     ) -> None:
         assert compare(has, wants) == ConfigMismatch("s", *mismatch)
 
 
-def test_a_close_without_a_body_keeps_the_producers_number() -> None:
+def test_a_close_without_a_body_uses_the_number_of_its_producer() -> None:
     request = Append(close=True, producer=claim(0, 0))
     expected = accepted(b"", ProducerState(0, 0), close=True, closed_by=claim(0, 0))
     assert decide(writer(), request) == expected
 
 
-def test_an_append_of_nothing_to_a_closed_stream_is_no_close() -> None:
+def test_an_empty_append_to_a_closed_stream_is_refused() -> None:
     assert decide(writer(closed=True), Append(JSON)) == StreamClosed("s", TAIL)
 
 
@@ -327,7 +329,7 @@ class TestNew:
     def test_a_stream_begins_with_the_body(self, request_: Create, new: NewStream) -> None:
         assert self.create(request_) == new
 
-    def test_a_fork_inherits_what_it_does_not_ask_for(self) -> None:
+    def test_a_fork_inherits_what_it_does_not_specify(self) -> None:
         origin = ForkOrigin("src", Offset(3, 3), 1, 6)
         request = Create(fork=ForkRequest("src", Offset(3, 3), 1))
         expected = StreamConfig(SOURCE.config.content_type, JSON, Expiry(ttl=5), origin)
@@ -354,7 +356,7 @@ class TestNew:
         last = Create(JSON, body=b"{", fork=ForkRequest("src"))
         assert isinstance(self.create(last, SOURCE), InvalidJson)
 
-    def test_what_exists_is_decided_before_the_source(self) -> None:
+    def test_an_existing_stream_is_compared_before_the_source_is_checked(self) -> None:
         request = Create(JSON, body=b"{", fork=ForkRequest("src"))
         deleted = Stream(config(), deleted=True, forks=1)
         rule = decide_create("s", request, deleted, None)
@@ -371,7 +373,7 @@ class TestNew:
 @pytest.mark.parametrize(
     ("deleted", "forks", "removable"), [(False, 0, False), (True, 1, False), (True, 0, True)]
 )
-def test_the_bytes_of_a_stream_go_once_it_is_deleted_and_has_no_forks(
+def test_a_stream_is_removable_once_it_is_deleted_and_has_no_forks(
     deleted: bool, forks: int, removable: bool
 ) -> None:
     stream = Stream(config(), deleted=deleted, forks=forks)

@@ -36,18 +36,18 @@ def chains(draw: st.DrawFn) -> list[tuple[Lineage, int]]:
 
 
 @given(offsets)
-def test_an_offset_is_read_back_as_it_was_written(offset: Offset) -> None:
+def test_an_offset_is_parsed_from_its_text(offset: Offset) -> None:
     assert parse_offset(str(offset)) == offset
     assert parse_position(str(offset)) == offset
 
 
 @given(offsets, offsets)
-def test_offsets_sort_as_text_as_they_sort_as_numbers(one: Offset, other: Offset) -> None:
+def test_offsets_sort_alike_as_text_and_as_numbers(one: Offset, other: Offset) -> None:
     assert (str(one) < str(other)) == (one < other)
 
 
 @given(offsets)
-def test_an_offset_can_stand_in_a_url_and_is_no_sentinel(offset: Offset) -> None:
+def test_an_offset_is_safe_in_urls_and_is_no_sentinel(offset: Offset) -> None:
     assert not set(str(offset)) & set(",&=?/%+ ")
     assert str(offset) not in {"-1", "now"}
 
@@ -73,18 +73,18 @@ def test_any_other_text_is_malformed(text: str) -> None:
         "000000000000000\u0661_0000000000000001",
     ],
 )
-def test_what_is_nearly_an_offset_is_malformed(text: str) -> None:
+def test_text_that_resembles_an_offset_is_malformed(text: str) -> None:
     assert parse_position(text) == MalformedOffset(text)
 
 
-def test_sentinels_and_absence_are_positions() -> None:
+def test_sentinels_and_an_absent_offset_are_positions() -> None:
     assert parse_position(None) == START
     assert parse_position("-1") == START
     assert parse_position("now") == NOW
 
 
 @given(chains())
-def test_positions_of_a_chain_have_unique_names_that_sort_as_they_lie(
+def test_offsets_of_a_chain_of_forks_are_unique_and_sorted(
     chain: list[tuple[Lineage, int]],
 ) -> None:
     for lineage, tail in chain:
@@ -93,7 +93,7 @@ def test_positions_of_a_chain_have_unique_names_that_sort_as_they_lie(
 
 
 @given(chains())
-def test_a_name_is_found_where_it_was_given(chain: list[tuple[Lineage, int]]) -> None:
+def test_an_offset_is_located_at_the_byte_that_it_names(chain: list[tuple[Lineage, int]]) -> None:
     for lineage, tail in chain:
         for byte in range(tail + 1):
             assert lineage.locate(lineage.name(byte)) == byte
@@ -101,7 +101,7 @@ def test_a_name_is_found_where_it_was_given(chain: list[tuple[Lineage, int]]) ->
 
 
 @given(chains(), st.integers(0, 60))
-def test_a_fork_shares_its_sources_names_up_to_where_it_diverges(
+def test_a_fork_shares_the_offsets_of_its_source_up_to_the_fork_point(
     chain: list[tuple[Lineage, int]], extra: int
 ) -> None:
     lineage, tail = chain[-1]
@@ -112,7 +112,7 @@ def test_a_fork_shares_its_sources_names_up_to_where_it_diverges(
 
 
 @given(chains())
-def test_what_source_and_fork_wrote_apart_is_not_mistaken(
+def test_offsets_after_the_fork_point_differ_from_those_of_the_source(
     chain: list[tuple[Lineage, int]],
 ) -> None:
     source, tail = chain[-1]
@@ -140,11 +140,11 @@ def test_an_ancestors_epoch_past_the_fork_is_unknown_and_not_stale() -> None:
     assert lineage.locate(Offset(7, 11)) == 11
 
 
-def test_a_fork_at_its_sources_fork_point_has_nothing_of_the_source() -> None:
+def test_a_fork_at_the_fork_point_of_its_source_inherits_none_of_its_epoch() -> None:
     source = Lineage(1).fork(5, 2)
     assert source.fork(5, 3) == Lineage(3, ((5, 1),))
     assert source.fork(6, 3) == Lineage(3, ((5, 1), (6, 2)))
 
 
-def test_the_start_is_byte_0_of_no_epoch() -> None:
+def test_the_start_is_byte_0_with_epoch_0() -> None:
     assert parse_position("-1") == Offset(0, 0)

@@ -1,4 +1,4 @@
-"""Stream paths: what names a stream, and what is refused."""
+"""Stream paths: which are valid, and which are refused."""
 
 from urllib.parse import quote
 
@@ -22,14 +22,14 @@ def parse(encoded: str) -> str | BadPath | NotAStream:
 
 
 @given(paths)
-def test_a_path_is_read_back_from_its_url(path: str) -> None:
+def test_a_path_is_parsed_from_its_url(path: str) -> None:
     url = url_path(path, ROOT)
     assert url.isascii()
     assert parse_path(url, ROOT, LIMIT) == path
 
 
 @given(paths)
-def test_how_much_is_escaped_makes_no_difference(path: str) -> None:
+def test_a_path_does_not_depend_on_which_characters_are_escaped(path: str) -> None:
     everything = "".join(
         char if char == "/" else "".join(f"%{byte:02X}" for byte in char.encode()) for char in path
     )
@@ -39,7 +39,7 @@ def test_how_much_is_escaped_makes_no_difference(path: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_no_path_comes_out_that_could_be_read_as_another(text: str) -> None:
+def test_no_accepted_path_is_ambiguous(text: str) -> None:
     found = parse(text)
     if isinstance(found, str):
         assert not {"", ".", ".."} & set(found.split("/"))
@@ -80,12 +80,12 @@ def test_a_dangerous_path_is_refused(encoded: str) -> None:
     assert isinstance(parse(encoded), BadPath)
 
 
-def test_a_path_is_decoded_once_only() -> None:
+def test_a_path_is_decoded_only_once() -> None:
     assert parse("%252e%252e") == "%2e%2e"
     assert parse("a%252fb") == "a%2fb"
 
 
-def test_the_reserved_name_is_free_further_down() -> None:
+def test_the_reserved_name_is_allowed_in_later_segments() -> None:
     assert parse("a/__ds") == "a/__ds"
     assert parse("__dsx") == "__dsx"
 
@@ -99,7 +99,7 @@ def test_the_limit_counts_decoded_bytes() -> None:
 
 
 @pytest.mark.parametrize("url", ["/", "/v1/stream", "/v1/streams/x", "/healthz", "", "*"])
-def test_what_lies_elsewhere_is_no_stream(url: str) -> None:
+def test_a_path_outside_of_the_root_is_not_a_stream(url: str) -> None:
     assert parse_path(url, ROOT, LIMIT) == NotAStream(ROOT)
 
 
@@ -114,11 +114,11 @@ def test_what_lies_elsewhere_is_no_stream(url: str) -> None:
         ("__ds/x", "reserved"),
     ],
 )
-def test_a_refused_path_says_why(encoded: str, reason: str) -> None:
+def test_a_refused_path_has_a_reason(encoded: str, reason: str) -> None:
     refusal = parse(encoded)
     assert isinstance(refusal, BadPath)
     assert reason in refusal.reason
 
 
-def test_what_a_url_path_may_hold_is_not_escaped() -> None:
+def test_characters_allowed_in_urls_are_not_escaped() -> None:
     assert url_path("a:b@c/~d;e=f,g", ROOT) == f"{ROOT}a:b@c/~d;e=f,g"

@@ -35,14 +35,14 @@ STORED = ProducerState(5, 3)
         (STORED, 5, 5, SequenceGap("p", 4, 5)),
     ],
 )
-def test_every_row_of_the_table(
+def test_every_row_of_the_table_is_decided(
     stored: ProducerState | None, epoch: int, seq: int, decision: ProducerDecision
 ) -> None:
     assert decide_producer(stored, ProducerClaim("p", epoch, seq)) == decision
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=60))
-def test_random_claims_against_a_model(claims: list[tuple[int, int]]) -> None:
+def test_random_claims_agree_with_a_model(claims: list[tuple[int, int]]) -> None:
     """The model keeps every pair that was accepted; the rule keeps only the last."""
     accepted: list[tuple[int, int]] = []
     stored: ProducerState | None = None

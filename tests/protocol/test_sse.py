@@ -39,7 +39,7 @@ def parse(stream: bytes) -> list[tuple[str, str]]:
 
 
 @given(st.lists(st.recursive(st.integers() | st.text(characters), st.lists), min_size=1))
-def test_json_comes_back(messages: list[Any]) -> None:
+def test_json_is_decoded_from_its_event(messages: list[Any]) -> None:
     stored = frame_json(json.dumps(messages, ensure_ascii=False).encode())
     assert isinstance(stored, bytes)
     [(kind, data)] = parse(data_event(stored, JSON))
@@ -52,14 +52,14 @@ def test_json_comes_back(messages: list[Any]) -> None:
 @example("one\n two\n  three")
 @example("\n")
 @example("a\r\n\r\nevent: control\rdata: forged\n\n")
-def test_text_comes_back_with_its_line_breaks_as_newlines(text: str) -> None:
+def test_text_is_decoded_with_newlines_as_line_breaks(text: str) -> None:
     [(kind, data)] = parse(data_event(text.encode(), TEXT))
     assert kind == "data"
     assert data == text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 @given(st.binary(min_size=1))
-def test_bytes_come_back_from_base64(stored: bytes) -> None:
+def test_bytes_are_decoded_from_base64(stored: bytes) -> None:
     [(kind, data)] = parse(data_event(stored, "application/x-thing"))
     assert kind == "data"
     assert base64.b64decode(data, validate=True) == stored
@@ -82,13 +82,13 @@ def test_a_control_event_reports_the_position(
 
 
 @given(st.lists(broken_text, min_size=1, max_size=5))
-def test_events_in_a_row_stay_apart(texts: list[str]) -> None:
+def test_successive_events_are_separate(texts: list[str]) -> None:
     control = control_event(Offset(1, 2), 3, up_to_date=True)
     stream = b"".join(data_event(text.encode(), TEXT) + control for text in texts)
     assert [kind for kind, _ in parse(stream)] == ["data", "control"] * len(texts)
 
 
-def test_a_control_event_says_closed_only_where_it_is_asked_for() -> None:
+def test_a_control_event_reports_closure_only_on_request() -> None:
     assert b"streamClosed" not in control_event(Offset(1, 2), 3, up_to_date=True)
 
 

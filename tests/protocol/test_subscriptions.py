@@ -27,7 +27,7 @@ def asked(**changes: object) -> s.ConfigRequest:
 class TestNormalForm:
     """`normalise` and the fingerprint."""
 
-    def test_order_repetition_and_outer_slashes_do_not_matter(self) -> None:
+    def test_order_duplicates_and_outer_slashes_make_no_difference(self) -> None:
         one = s.normalise(asked(streams=["/b", "a/x", "b/"]), 100)
         two = s.normalise(asked(streams=["a/x", "b"]), 100)
         assert isinstance(one, s.Config)
@@ -90,7 +90,7 @@ class TestClaiming:
         claimed = s.claim(PULL, state, "one", "w_8", NOW, pending=True)
         assert claimed == s.State(8, "leased", "w_8", "one", NOW + 2)
 
-    def test_a_held_lease_can_not_be_claimed(self) -> None:
+    def test_a_held_lease_cannot_be_claimed(self) -> None:
         for worker in ("one", "two"):
             refused = s.claim(PULL, LEASED, worker, "w_8", NOW, pending=True)
             assert refused == s.AlreadyClaimed("one", 7)
@@ -128,7 +128,7 @@ class TestFencing:
 class TestDelivering:
     """`delivered` and `failed`."""
 
-    def test_a_webhook_that_accepts_has_a_lease_from_when_it_was_called(self) -> None:
+    def test_the_lease_of_a_webhook_starts_with_the_call(self) -> None:
         assert s.delivered(HOOK, DUE, "w_7", NOW) == s.State(7, "leased", "w_7", "webhook", NOW + 2)
 
     def test_a_wake_event_waits_to_be_claimed(self) -> None:
@@ -147,20 +147,20 @@ class TestDelivering:
         assert s.status(state) == "failed"
         assert s.deadline(state) == NOW + 1
 
-    def test_after_the_last_attempt_it_is_dead(self) -> None:
+    def test_a_subscription_is_dead_after_the_last_attempt(self) -> None:
         state = structs.replace(DUE, attempts=8)
         dead = s.failed(state, "w_7", "refused", NOW, 0.5, 9)
         assert dead == s.State(7, "dead", attempts=9, last_error="refused")
         assert (s.status(dead), s.deadline(dead)) == ("dead", None)
 
     @given(st.integers(1, 10_000), st.floats(0, 1))
-    def test_pauses_grow_from_one_second_to_sixty(self, attempts: int, chance: float) -> None:
+    def test_delays_increase_from_one_second_to_sixty(self, attempts: int, chance: float) -> None:
         delay = s.retry_delay(attempts, chance)
         middle = min(60, 2 ** min(attempts - 1, 10))
         assert 1 <= delay <= 60
         assert 0.8 * middle <= delay <= 1.2 * middle
 
-    def test_the_middle_of_the_pauses_doubles(self) -> None:
+    def test_the_median_delay_doubles(self) -> None:
         delays = [s.retry_delay(attempt, 0.5) for attempt in range(1, 9)]
         assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
 
@@ -179,7 +179,9 @@ class TestLinks:
             (Offset(3, 9), Offset(5, 1), True),
         ],
     )
-    def test_pending(self, acked: Offset, tail: Offset, pending: bool) -> None:
+    def test_only_positions_after_the_acked_one_are_pending(
+        self, acked: Offset, tail: Offset, pending: bool
+    ) -> None:
         link = Link(acked, 3, explicit=False, glob=True)
         assert link.has_pending(tail) is pending
 
@@ -354,7 +356,7 @@ def test_a_lease_is_extended_for_its_holder() -> None:
     assert s.extend(PULL, LEASED, NOW + 1) == s.State(7, "leased", "w_7", "one", NOW + 3)
 
 
-def test_a_webhook_that_calls_back_before_it_has_answered_holds_the_lease() -> None:
+def test_a_webhook_may_call_back_before_it_responds() -> None:
     assert s.extend(HOOK, DUE, NOW) == s.State(7, "leased", "w_7", "webhook", NOW + 2)
 
 

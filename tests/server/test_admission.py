@@ -1,4 +1,4 @@
-"""Admission over both wires: what is held is counted, and released whatever becomes of it."""
+"""Admission under HTTP/1.1 and ASGI: bytes are counted while held, and always released."""
 
 import asyncio
 import gzip
@@ -246,7 +246,7 @@ CODINGS: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-def test_a_body_over_the_budget_is_refused_while_it_unfolds(coding: str) -> None:
+def test_a_body_over_the_budget_is_refused_while_it_is_decoded(coding: str) -> None:
     """Its size limit would allow it: the budget ends it long before it is whole."""
     bomb = CODINGS[coding](bytes(64 * MIB))
     admission = Admission(1, max_body=128 * MIB, max_buffered=MIB)

@@ -1,4 +1,4 @@
-"""Sending from files: what the system offers, and what goes wrong, whatever server is around it."""
+"""Sending from files: what the system supports, and what can fail, independent of the server."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""The wire: connections, pipelining, framing of requests, and what is no HTTP at all."""
+"""HTTP/1.1: connections, pipelining, framing of requests, and malformed input."""
 
 import pytest
 

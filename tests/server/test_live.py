@@ -261,7 +261,7 @@ def test_each_subscriber_gets_everything_in_order_however_turns_interleave(
         async def stall() -> None:
             chance.choice(audience.clients).full = True
 
-        async def go_on() -> None:
+        async def proceed() -> None:
             client = chance.choice(audience.clients)
             client.full = False
             client.feed.resume()
@@ -275,7 +275,7 @@ def test_each_subscriber_gets_everything_in_order_however_turns_interleave(
         steps: list[Callable[[], Awaitable[None]]] = [
             *(6 * [audience.append]),
             *(6 * [turn]),
-            *(2 * [stall, go_on, audience.join]),
+            *(2 * [stall, proceed, audience.join]),
             leave,
         ]
         await audience.join(2 * SLICE + 5)

@@ -1,4 +1,4 @@
-"""Which answers are kept, for how long, and how many."""
+"""Which responses are cached, for how long, and how many."""
 
 from headwater.protocol.expiry import Expiry
 from headwater.protocol.lifecycle import StreamConfig

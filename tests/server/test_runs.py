@@ -1,4 +1,4 @@
-"""Runs over HTTP: the run contract on the wire."""
+"""Runs over HTTP: the run contract as requests and responses."""
 
 import itertools
 import json

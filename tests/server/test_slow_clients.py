@@ -151,7 +151,7 @@ def test_a_slow_subscriber_gets_everything_later(serve: Serve) -> None:
 def test_readers_that_receive_nothing_are_disconnected_whatever_ends_the_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An answer below the buffer's limit holds no connection open for ever."""
+    """A response below the buffer's limit does not hold a connection open indefinitely."""
     large = {"chunk_bytes": 16 * MIB, "write_buffer_bytes": 32 * MIB}
     with SteppedServer(write_timeout=10.0, idle_timeout=10.0, **large) as server:
         with Wire(server.port) as writer:

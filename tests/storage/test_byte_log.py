@@ -1,4 +1,4 @@
-"""The run of bytes in memory gives what was put in, whatever was dropped meanwhile."""
+"""A byte log returns the bytes that were appended, whatever was dropped meanwhile."""
 
 import hypothesis.strategies as st
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""The disk store keeps the promises of any store, with room in memory and with next to none."""
+"""The disk store keeps the promises of any store, with much memory and with very little."""
 
 import asyncio
 from pathlib import Path

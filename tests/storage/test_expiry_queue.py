@@ -1,4 +1,4 @@
-"""Deadlines come back in order once they have passed; those of streams that are gone do not."""
+"""Deadlines are returned in order once they have passed, except those of deleted streams."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Paths in their order: what is listed is what a sorted set would list."""
+"""The path index lists the same paths as a sorted set."""
 
 import hypothesis.strategies as st
 from hypothesis import given

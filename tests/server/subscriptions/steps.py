@@ -153,7 +153,7 @@ class Webhook:
         self.status = status
         self.body: object = body if body is not None else {}
         self.gate = threading.Event()
-        """While it is closed, responses are held back."""
+        """While it is closed, responses are delayed."""
         self.gate.set()
         self.raw_answer: bytes | None = None
         self.calls: list[Call] = []
