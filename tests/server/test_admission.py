@@ -228,7 +228,7 @@ def test_connections_are_limited_and_released(wire: Wire) -> None:
         for _ in range(2):
             polls.append(await asyncio.open_connection("127.0.0.1", running.port))
             polls[-1][1].write(build("GET", f"{S}?offset=now&live=long-poll"))
-        await until(lambda: len(running.app.context.waiting) == 2, "both long-polls")
+        await until(lambda: len(running.app.context.drain_callbacks) == 2, "both long-polls")
         assert await running.ask(build("GET", S, TEXT)) == 429
         for _, writer in polls:
             writer.close()

@@ -236,7 +236,7 @@ class Producer:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the appends, which increases with `auto_claim`."""
+        """The epoch of the appends, which `auto_claim` may increase."""
         return self._outbox.epoch
 
     def append(
@@ -415,7 +415,7 @@ class AsyncProducer:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the appends, which increases with `auto_claim`."""
+        """The epoch of the appends, which `auto_claim` may increase."""
         return self._outbox.epoch if self._outbox is not None else self._state.epoch
 
     async def append(

@@ -29,12 +29,12 @@ class Context:
         "cache_control",
         "clock",
         "copied_bytes",
+        "drain_callbacks",
         "draining",
         "jitter",
         "responses",
         "settings",
         "store",
-        "waiting",
     )
 
     def __init__(
@@ -56,7 +56,7 @@ class Context:
         )
         self.responses = ResponseCache(cache_bytes, sends_files=store.sends_files)
         self.draining = False
-        self.waiting: set[Callable[[], None]] = set()
+        self.drain_callbacks: set[Callable[[], None]] = set()
         """Callbacks that end live readers when the server stops."""
 
     def stream_at(self, url_path: str) -> str | BadPath | NotAStream:
@@ -66,7 +66,7 @@ class Context:
     def drain(self) -> None:
         """End live readers, including those that begin later."""
         self.draining = True
-        for end in tuple(self.waiting):
+        for end in tuple(self.drain_callbacks):
             end()
 
 

@@ -301,11 +301,11 @@ class ChangeLog:
             return
         key = object()
         self._waiting[key] = (index, wake)
-        self._context.waiting.add(wake)
+        self._context.drain_callbacks.add(wake)
         timer = loop.call_later(seconds, wake)
         try:
             await future
         finally:
             timer.cancel()
             del self._waiting[key]
-            self._context.waiting.discard(wake)
+            self._context.drain_callbacks.discard(wake)

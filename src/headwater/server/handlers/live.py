@@ -69,7 +69,7 @@ class EventFeed(ABC):
     def start(self, sink: Sink) -> None:
         """Begin to send: called once the headers are written."""
         self._sink = sink
-        self._context.waiting.add(self.expire)
+        self._context.drain_callbacks.add(self.expire)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._context.settings.sse_duration, self.expire)
         self._begin()
@@ -81,7 +81,7 @@ class EventFeed(ABC):
     def stop(self) -> None:
         """Release all resources: the connection is closed, or the response has ended."""
         self._sink = None
-        self._context.waiting.discard(self.expire)
+        self._context.drain_callbacks.discard(self.expire)
         if self._timer is not None:
             self._timer.cancel()
         self._cancel()

@@ -200,7 +200,7 @@ class Waiter:
             else self._loop.create_future()
         )
         self._unwatch: Callable[[], None] = context.store.watch(path, self._wake)
-        context.waiting.add(self._wake_soon)
+        context.drain_callbacks.add(self._wake_soon)
 
     def _wake_soon(self) -> None:
         self._loop.call_soon(self._wake)
@@ -218,4 +218,4 @@ class Waiter:
 
     def close(self) -> None:
         self._unwatch()
-        self._context.waiting.discard(self._wake_soon)
+        self._context.drain_callbacks.discard(self._wake_soon)
