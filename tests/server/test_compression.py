@@ -57,7 +57,7 @@ class TestRequests:
         assert wire.ask("PUT", path, headers, raw_deflate(b"hello")).status == 201
         assert wire.ask("GET", path).body == b"hello"
 
-    def test_codings_are_undone_from_the_last_to_the_first(self, wire: Wire, path: str) -> None:
+    def test_codings_are_decoded_from_the_last_to_the_first(self, wire: Wire, path: str) -> None:
         headers = TEXT | {"Content-Encoding": "br, identity, GZIP"}
         packed = gzip.compress(brotli.compress(b"hello"))
         assert wire.ask("PUT", path, headers, packed).status == 201

@@ -187,7 +187,7 @@ def test_a_turn_of_the_loop_serves_one_slice() -> None:
     runs(MemoryStore(), scenario)
 
 
-def test_a_full_subscriber_holds_up_no_other_and_catches_up_in_one_write(store: Store) -> None:
+def test_a_full_subscriber_does_not_delay_others_and_catches_up_in_one_write(store: Store) -> None:
     async def scenario(audience: Audience) -> None:
         await audience.join(10)
         await audience.quiet()
@@ -299,7 +299,7 @@ def test_each_subscriber_gets_everything_in_order_however_turns_interleave(
     runs(WaitingStore(chance) if waiting else MemoryStore(), scenario)
 
 
-def test_a_subscriber_of_the_stream_before_does_not_end_one_of_the_stream_created_again() -> None:
+def test_a_subscriber_of_a_deleted_stream_does_not_end_one_of_its_successor() -> None:
     async def scenario(audience: Audience) -> None:
         await audience.join()
         await audience.quiet()

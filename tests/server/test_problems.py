@@ -25,23 +25,23 @@ def producer(epoch: int | str, seq: int | str, name: str = "p") -> Headers:
 class TestProblems:
     """One document for each cause, with the headers of the protocol."""
 
-    def test_a_missing_stream(self, wire: Wire, path: str) -> None:
+    def test_a_missing_stream_gets_404(self, wire: Wire, path: str) -> None:
         for method in ("GET", "DELETE"):
             wire.ask(method, path).problem(404, "stream-not-found")
         wire.ask("POST", path, JSON, b"1").problem(404, "stream-not-found")
         assert wire.ask("HEAD", path).status == 404
         wire.ask("GET", f"{path}?offset=-1&live=sse").problem(404, "stream-not-found")
 
-    def test_a_path_outside_of_the_root(self, wire: Wire) -> None:
+    def test_a_path_outside_of_the_root_gets_404(self, wire: Wire) -> None:
         for target in ("/", "/v1", "/v1/stream", "/v2/stream/x", "/favicon.ico"):
             wire.ask("GET", target).problem(404, "not-found")
 
-    def test_a_stream_that_exists_with_another_configuration(self, wire: Wire, path: str) -> None:
+    def test_another_configuration_gets_409(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         document = wire.ask("PUT", path, TEXT).problem(409, "config-mismatch")
         assert "content type" in document["detail"]
 
-    def test_a_closed_stream(self, wire: Wire, path: str) -> None:
+    def test_an_append_to_a_closed_stream_gets_409(self, wire: Wire, path: str) -> None:
         created = wire.ask("PUT", path, JSON | {"Stream-Closed": "true"}, b"1")
         answer = wire.ask("POST", path, JSON, b"2")
         answer.problem(409, "stream-closed")
@@ -63,19 +63,19 @@ class TestProblems:
         answer.problem(409, "stream-closed")
         assert "producer-epoch" not in answer.headers
 
-    def test_a_content_type_other_than_that_of_the_stream(self, wire: Wire, path: str) -> None:
+    def test_another_content_type_gets_409(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         wire.ask("POST", path, TEXT, b"1").problem(409, "content-type-mismatch")
         wire.ask("POST", path, {}, b"1").problem(400, "missing-content-type")
 
-    def test_an_empty_append(self, wire: Wire, path: str) -> None:
+    def test_an_empty_or_invalid_append_gets_400(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         wire.ask("POST", path, JSON).problem(400, "empty-body")
         wire.ask("POST", path, JSON | {"Stream-Closed": "yes"}).problem(400, "empty-body")
         wire.ask("POST", path, JSON, b"[]").problem(400, "empty-array")
         wire.ask("POST", path, JSON, b'{"a": "b\nc"}').problem(400, "invalid-json")
 
-    def test_a_sequence_that_does_not_increase(self, wire: Wire, path: str) -> None:
+    def test_a_sequence_that_does_not_increase_gets_409(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON)
         wire.ask("POST", path, JSON | {"Stream-Seq": "b"}, b"1")
         wire.ask("POST", path, JSON | {"Stream-Seq": "a"}, b"1").problem(
@@ -280,7 +280,7 @@ class TestPaths:
         answer = wire.answer()
         assert answer.status == 400 or answer.body == b"hello"
 
-    def test_the_location_of_a_stream_leads_to_it(self, wire: Wire, path: str) -> None:
+    def test_the_location_of_a_stream_is_its_url(self, wire: Wire, path: str) -> None:
         created = wire.ask("PUT", f"{path}/caf%C3%A9%20%25x", TEXT, b"hello")
         location = created.headers["location"]
         assert location.startswith("http://test/v1/stream/")

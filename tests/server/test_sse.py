@@ -40,7 +40,7 @@ class TestEvents:
                 assert reader.need("data").json() == [number]
                 assert reader.need("control").json()["streamNextOffset"] == tail
 
-    def test_now_starts_with_a_control_event_at_the_tail(
+    def test_reading_from_now_starts_with_a_control_event_at_the_tail(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         with Wire(server.port) as writer:
@@ -51,7 +51,7 @@ class TestEvents:
             writer.ask("POST", path, JSON, b"2")
             assert reader.need("data").json() == [2]
 
-    def test_a_long_catch_up_comes_in_chunks_and_reports_its_end(self, serve: Serve) -> None:
+    def test_a_long_catch_up_is_sent_in_chunks_and_reports_its_end(self, serve: Serve) -> None:
         server = serve("--chunk-bytes", "1000")
         sent = list(range(100_000, 101_000))
         with Wire(server.port) as wire:
@@ -124,7 +124,7 @@ class TestEvents:
             fresh = EventReader(wire, sse(path))
             assert fresh.need("data").json() == [1, "of the second"]
 
-    def test_a_fork_is_read_across_its_border_and_followed_alone(
+    def test_a_fork_is_read_across_its_fork_point_and_followed_alone(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         with Wire(server.port) as writer:
@@ -137,7 +137,7 @@ class TestEvents:
             writer.ask("POST", f"{path}/f", JSON, b"3")
             assert reader.need("data").json() == [3]
 
-    def test_http_1_0_gets_the_events_without_chunks(self, wire: Wire, path: str) -> None:
+    def test_http_1_0_gets_events_without_chunked_coding(self, wire: Wire, path: str) -> None:
         wire.ask("PUT", path, JSON | {"Stream-Closed": "true"}, b"[1]")
         reader = EventReader(wire, sse(path), version="1.0")
         assert "transfer-encoding" not in reader.headers
@@ -147,7 +147,9 @@ class TestEvents:
 class TestPayloads:
     """How content types are carried."""
 
-    def test_binary_comes_in_base64(self, server: ServerProcess, wire: Wire, path: str) -> None:
+    def test_binary_data_is_sent_in_base64(
+        self, server: ServerProcess, wire: Wire, path: str
+    ) -> None:
         body = bytes(range(256)) * 5
         with Wire(server.port) as writer:
             writer.ask("PUT", path, {"Content-Type": "application/x-thing"}, body)
@@ -170,13 +172,13 @@ class TestPayloads:
             "\ufeffmark",
         ],
     )
-    def test_text_comes_as_it_is(self, wire: Wire, path: str, text: str) -> None:
+    def test_text_is_sent_unchanged(self, wire: Wire, path: str, text: str) -> None:
         wire.ask("PUT", path, TEXT | {"Stream-Closed": "true"}, text.encode())
         events = EventReader(wire, sse(path)).rest()
         assert [event.kind for event in events] == ["data", "control"]
         assert events[0].data == text
 
-    def test_no_line_break_of_any_kind_breaks_out_of_its_event(self, wire: Wire, path: str) -> None:
+    def test_no_kind_of_line_break_ends_an_event(self, wire: Wire, path: str) -> None:
         text = "a\r\nevent: control\rdata: forged\r\r\nb\n\rc"
         wire.ask("PUT", path, TEXT | {"Stream-Closed": "true"}, text.encode())
         events = EventReader(wire, sse(path)).rest()
@@ -184,7 +186,7 @@ class TestPayloads:
         assert events[0].data == text.replace("\r\n", "\n").replace("\r", "\n")
         assert "\r" not in events[0].data
 
-    def test_json_with_breaks_comes_as_one_event(self, wire: Wire, path: str) -> None:
+    def test_json_with_line_breaks_is_one_event(self, wire: Wire, path: str) -> None:
         body = b'{"a":\r\n 1,\n\n"b": "c\\nd"}'
         wire.ask("PUT", path, JSON | {"Stream-Closed": "true"}, body)
         events = EventReader(wire, sse(path)).rest()
@@ -194,7 +196,7 @@ class TestPayloads:
 class TestEventStreams:
     """Cursors, duration, many subscribers."""
 
-    def test_the_cursor_is_past_the_one_that_the_client_came_with(
+    def test_the_cursor_exceeds_the_one_that_the_client_sent(
         self, server: ServerProcess, wire: Wire, path: str
     ) -> None:
         with Wire(server.port) as writer:
@@ -211,7 +213,7 @@ class TestEventStreams:
             assert cursors[0] > ahead
             assert cursors == sorted(cursors)
 
-    def test_a_connection_ends_after_its_time_and_the_next_one_loses_nothing(
+    def test_a_connection_ends_after_its_duration_and_the_next_one_loses_nothing(
         self, serve: Serve
     ) -> None:
         server = serve("--sse-duration", "0.1")

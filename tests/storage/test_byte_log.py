@@ -18,7 +18,7 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(50, 500), deadline=None)
 @given(st.integers(0, 10**15), STEPS, st.data())
-def test_a_log_is_the_bytes_that_were_appended(
+def test_a_log_returns_the_bytes_that_were_appended(
     start: int, steps: list[tuple[str, int]], data: st.DataObject
 ) -> None:
     log = ByteLog(start)
@@ -39,7 +39,7 @@ def test_a_log_is_the_bytes_that_were_appended(
         assert b"".join(log.slice(log.start, log.end)) == whole[first - start :]
 
 
-def test_what_was_handed_out_stays_as_it_was() -> None:
+def test_returned_buffers_do_not_change() -> None:
     """A reader may still hold buffers when the log grows or drops them."""
     log = ByteLog(0)
     log.append(b"a" * (SEAL_AT - 1))
@@ -52,7 +52,7 @@ def test_what_was_handed_out_stays_as_it_was() -> None:
     assert b"".join(buffers) == expected
 
 
-def test_dropping_frees_the_memory_of_whole_blocks() -> None:
+def test_dropping_frees_whole_blocks() -> None:
     log = ByteLog(0)
     for _ in range(8):
         log.append(bytes(SEAL_AT))

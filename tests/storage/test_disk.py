@@ -52,7 +52,7 @@ class TestDiskStoreThatLeavesSyncingToTheSystem(StoreSuite):
         return DiskStore(tmp_path / "data", DiskOptions(durability="os"))
 
 
-def test_a_lost_catalog_is_not_taken_for_an_empty_store(tmp_path: Path) -> None:
+def test_a_lost_catalog_does_not_count_as_an_empty_store(tmp_path: Path) -> None:
     async def lose() -> None:
         store = DiskStore(tmp_path)
         await store.open()

@@ -7,7 +7,9 @@ from headwater.storage.expiry_queue import ExpiryQueue
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20))), st.integers(0, 50))
-def test_deadlines_that_have_passed_come_in_order(entries: list[tuple[int, int]], now: int) -> None:
+def test_deadlines_that_have_passed_are_returned_in_order(
+    entries: list[tuple[int, int]], now: int
+) -> None:
     queue: ExpiryQueue[int] = ExpiryQueue(lambda _: True)
     for deadline, stream in entries:
         queue.add(deadline, stream)
@@ -19,7 +21,7 @@ def test_deadlines_that_have_passed_come_in_order(entries: list[tuple[int, int]]
     assert len(queue) == len(entries) - len(passed)
 
 
-def test_streams_that_are_gone_do_not_add_up() -> None:
+def test_entries_of_deleted_streams_do_not_accumulate() -> None:
     live: set[int] = set()
     queue: ExpiryQueue[int] = ExpiryQueue(live.__contains__)
     for number in range(100_000):
@@ -33,7 +35,7 @@ def test_streams_that_are_gone_do_not_add_up() -> None:
     assert live <= found
 
 
-def test_deadlines_of_one_stream_do_not_add_up_and_the_earliest_stays() -> None:
+def test_deadlines_of_one_stream_do_not_accumulate_and_the_earliest_remains() -> None:
     queue: ExpiryQueue[int] = ExpiryQueue(lambda _: True)
     for deadline in range(100_000):
         queue.add(float(deadline), 7)

@@ -44,7 +44,7 @@ class TestLimit:
     def store(self) -> MemoryStore:
         return MemoryStore(limit=1000)
 
-    async def test_what_does_not_fit_is_refused_whole(self, store: MemoryStore) -> None:
+    async def test_a_write_over_the_limit_is_refused_as_a_whole(self, store: MemoryStore) -> None:
         before = await create(store, content_type=BINARY, body=b"x" * 600)
         outcome = await store.append("s", Append(BINARY, b"y" * 401, close=True), T0)
         expect(StoreFull, outcome)
@@ -54,23 +54,23 @@ class TestLimit:
         assert await store.head("t", T0) == StreamNotFound("t")
         await append(store, body=b"y" * 400, content_type=BINARY)  # it is open, and has room
 
-    async def test_the_limit_itself_fits(self, store: MemoryStore) -> None:
+    async def test_a_write_up_to_the_limit_is_accepted(self, store: MemoryStore) -> None:
         await create(store, content_type=BINARY, body=b"x" * 600)
         await append(store, body=b"y" * 400, content_type=BINARY)
         assert len(await content(store)) == 1000
 
-    async def test_deleting_makes_room(self, store: MemoryStore) -> None:
+    async def test_deleting_frees_bytes(self, store: MemoryStore) -> None:
         await create(store, content_type=BINARY, body=b"x" * 1000)
         await store.delete("s", T0)
         assert store.bytes == 0
         await create(store, content_type=BINARY, body=b"y" * 1000)
 
-    async def test_expiring_makes_room(self, store: MemoryStore) -> None:
+    async def test_expiring_frees_bytes(self, store: MemoryStore) -> None:
         await create(store, content_type=BINARY, body=b"x" * 1000, expiry=Expiry(ttl=1))
         await store.expire(T0 + 1, 10)
         assert store.bytes == 0
 
-    async def test_shared_bytes_count_once_and_stay_until_the_last_fork(
+    async def test_shared_bytes_count_once_until_the_last_fork_is_deleted(
         self, store: MemoryStore
     ) -> None:
         await create(store, content_type=BINARY, body=b"x" * 600)
@@ -88,7 +88,7 @@ class TestLimit:
         assert len(await content(store)) == 1000
 
 
-def test_streams_that_come_and_go_leave_nothing() -> None:
+def test_deleted_streams_leave_no_entries() -> None:
     """A deleted stream must not be remembered until its TTL would have run out."""
 
     async def come_and_go(store: MemoryStore, count: int) -> None:

@@ -10,7 +10,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "discard", "list"]), PATHS, P
 
 
 @given(STEPS)
-def test_it_lists_what_a_sorted_set_would(steps: list[tuple[str, str, str]]) -> None:
+def test_it_lists_the_same_paths_as_a_sorted_set(steps: list[tuple[str, str, str]]) -> None:
     index = PathIndex()
     model: set[str] = set()
     for step, path, after in steps:
@@ -25,7 +25,7 @@ def test_it_lists_what_a_sorted_set_would(steps: list[tuple[str, str, str]]) -> 
             assert list(index.after(after, path)) == expected
 
 
-def test_what_is_gone_does_not_pile_up() -> None:
+def test_removed_paths_do_not_accumulate() -> None:
     index = PathIndex()
     for number in range(10_000):
         index.add(f"{number}")

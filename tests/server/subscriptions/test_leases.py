@@ -113,7 +113,7 @@ class PassingClock:
         return self.now
 
 
-def test_an_ack_keeps_the_whole_lease_however_often_the_clock_is_read_for_it() -> None:
+def test_an_ack_extends_the_whole_lease_however_often_the_clock_is_read() -> None:
     """The lease ends after fewer and fewer reads of the clock: the ack is in time, or fenced."""
 
     async def ask(

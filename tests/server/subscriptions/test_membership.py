@@ -36,7 +36,7 @@ def test_a_subscription_is_described_as_it_was_created(api: Api) -> None:
     ]
 
 
-def test_confirming_needs_the_same_configuration(api: Api) -> None:
+def test_a_confirmation_needs_the_same_configuration(api: Api) -> None:
     assert api.pull("s").status == 201
     assert api.pull("s").status == 200
     conflict = api.pull("s", description="other")
@@ -141,7 +141,7 @@ def test_other_resources_and_methods_are_refused(
     assert api.call(method, path).status == status
 
 
-def test_a_webhook_subscription_can_not_be_claimed(api: Api) -> None:
+def test_a_webhook_subscription_cannot_be_claimed(api: Api) -> None:
     api.hook("s", "http://127.0.0.1:1/")
     assert (api.claim("s").status, api.claim("s").code) == (400, "INVALID_REQUEST")
 

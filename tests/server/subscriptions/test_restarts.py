@@ -40,7 +40,7 @@ class Killable:
         assert "Traceback" not in self._server.log()
 
 
-def test_no_wake_is_lost_no_stale_worker_acks_and_retries_keep_their_time(tmp_path: Path) -> None:
+def test_a_restart_loses_no_wake_fences_stale_workers_and_keeps_retry_times(tmp_path: Path) -> None:
     server = Killable(tmp_path / "data")
     chance = random.Random(7)
     with Webhook(status=500) as broken, Webhook(body={"done": True}) as working:

@@ -57,7 +57,7 @@ def test_a_call_is_signed_and_lists_the_changed_streams(api: Api, hook: Webhook)
     assert (stream["path"], stream["tail_offset"]) == ("events/a", tail)
 
 
-def test_done_acks_what_the_call_listed_and_no_more(api: Api, hook: Webhook) -> None:
+def test_done_acks_only_the_tails_that_the_call_listed(api: Api, hook: Webhook) -> None:
     hook.body = {"done": True}
     hook.gate.clear()
     api.hook("s", hook.url)
@@ -147,7 +147,7 @@ def test_a_slow_response_times_out_with_the_lease(stepped: SteppedServer, hook: 
     assert "in time" in shown["delivery"]["last_error"]
 
 
-def test_too_many_failures_make_it_dead_until_it_is_confirmed(
+def test_a_subscription_is_dead_after_too_many_failures_until_it_is_confirmed(
     hook: Webhook, tmp_path: Path
 ) -> None:
     options = ("--allow-local-webhooks", "--webhook-attempts", "2")
