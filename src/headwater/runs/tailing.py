@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headwater.client import SseParser, Request, error_from_response, with_query
+from headwater.client import Request, SseParser, error_from_response, with_query
 from headwater.errors import ConnectionLost, Overloaded, ServerFailed, Unreachable
 from headwater.runs.calls import runs_url
 from headwater.runs.events import StoredEvent, stored_event_from_wire
