@@ -98,7 +98,7 @@ def test_a_deleted_run_is_gone(headwater: Headwater, client: Client, run: str) -
         (("append", "r", "Ticked", "{"), 2, "not JSON"),
         (("append", "r", "a|b"), 1, "separates"),
         (("list", "--status", "ILL"), 1, "PENDING"),
-        (("show", "r", "--url", "nowhere"), 2, "no URL"),
+        (("show", "r", "--url", "nowhere"), 2, "not the URL of a server"),
     ],
 )
 def test_what_fails_says_why(
