@@ -1,4 +1,4 @@
-"""SSE fan-out: the most deliveries per second (L1), and the latency at a calm pace (L2)."""
+"""SSE fan-out: the most deliveries per second (L1, L4), and the latency at a calm pace (L2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from bench.loadgen import Connection, describe_errors
 from bench.measure import Effort, Measurement, Stopwatch, no_garbage_collection, percentile
 from bench.wire import JSON, WireError, build_request
 
-_FLOOD_APPENDERS = 4
 _PACE_SECONDS = 1 / 20
 _DRAIN_SECONDS = 20.0
 
@@ -67,9 +66,9 @@ class Fanout:
         self.epoll.close()
 
 
-def flood(port: int, name: str, effort: Effort) -> Measurement:
-    """Return the deliveries per second while a few appenders append as fast as they can."""
-    fanout = Fanout(port, name, effort.subscribers, _FLOOD_APPENDERS)
+def flood(port: int, name: str, effort: Effort, appenders: int) -> Measurement:
+    """Return the deliveries per second while each appender appends after every response."""
+    fanout = Fanout(port, name, effort.subscribers, appenders)
     try:
         with no_garbage_collection():
             _flood_until(fanout, time.perf_counter() + effort.warmup)
