@@ -26,7 +26,7 @@ run: $(VENV)/.run ## set up what is needed and start the server on port 4437
 demo: $(VENV)/.spark ## set up what is needed and show streams becoming tables on Spark
 	$(BIN)/python -m demo
 
-quick: $(VENV)/.quick ## tests that need no Spark, no database and no killed process, in two minutes
+quick: $(VENV)/.dev ## tests that need no Spark, no database and no killed process, in two minutes
 	$(PYTEST) --quick
 
 test: $(VENV)/.test ## set up what is needed and pass all tests, in two processes (WORKERS=0: in one)
@@ -40,7 +40,7 @@ test-long: $(VENV)/.test ## what make test leaves out: every kill, power cut, va
 		HEADWATER_CRASH_KILLS=200 HEADWATER_SPARK_KILLS=30 $(PYTEST) --timeout 7200
 	$(PYTEST) tests/crash tests/conformance tests/fuzz tests/server
 
-coverage: $(VENV)/.quick ## measure which lines the quick tests run, by area (COVERAGE_OF=all: all tests)
+coverage: $(VENV)/.dev ## measure which lines the quick tests run, by area (COVERAGE_OF=all: all tests)
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(if $(filter all,$(COVERAGE_OF)),,--quick)
 	$(BIN)/coverage combine --quiet
@@ -82,9 +82,6 @@ requirements: $(VENV)/.dev ## compile the pinned requirements anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --group dev pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-emit-find-links --no-header --no-annotate -c requirements/dev.txt --group quick pyproject.toml \
-		-o requirements/quick.txt
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --group build -o requirements/build.txt
 	echo "ministack==1.5.33" | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
@@ -106,13 +103,6 @@ $(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
 	$(PIP) --no-deps -e .
 	@touch $@
 
-# What the quick tests need: no Spark, no engines.
-$(VENV)/.quick: $(BIN)/python requirements/quick.txt pyproject.toml
-	@echo "Setting up Headwater with what its quick tests need in $(VENV) ..."
-	$(PIP) --require-hashes -r requirements/quick.txt
-	$(PIP) --no-deps -e .
-	@touch $@ $(VENV)/.run
-
 $(VENV)/.spark: $(BIN)/python requirements/spark.txt pyproject.toml
 	@echo "Setting up Headwater with Spark in $(VENV) ..."
 	$(PIP) --require-hashes -r requirements/spark.txt
@@ -123,7 +113,7 @@ $(VENV)/.dev: $(BIN)/python requirements/dev.txt pyproject.toml
 	@echo "Setting up Headwater with its development tools in $(VENV) ..."
 	$(PIP) --require-hashes -r requirements/dev.txt
 	$(PIP) --no-deps -e .
-	@touch $@ $(VENV)/.run $(VENV)/.spark $(VENV)/.quick
+	@touch $@ $(VENV)/.run $(VENV)/.spark
 
 $(VENV)/.test: $(VENV)/.dev $(VENV)/spark-classes.jsa $(VENV)/.compiled node_modules/.installed
 	@touch $@

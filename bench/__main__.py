@@ -45,6 +45,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="the Python that runs our server, with headwater installed (default: this one)",
     )
+    parser.add_argument(
+        "--baseline",
+        metavar="PYTHON",
+        help="measure another build of our server in the peer's place, such as one before a change:"
+        " the Python that has it installed",
+    )
     parser.add_argument("--only", metavar="NAMES", help="workloads to run, as in A1,R1")
     parser.add_argument("--seconds", type=float, help="length of one measurement (default: 3)")
     parser.add_argument("--warmup", type=float, help="load before each measurement (default: 1)")
@@ -95,10 +101,12 @@ def _effort(arguments: argparse.Namespace) -> Effort:
     )
 
 
-def _peer(mode: str, python: str) -> ServerSpec | None:
+def _peer(arguments: argparse.Namespace, mode: str) -> ServerSpec | None:
+    if arguments.baseline is not None:
+        return headwater(arguments.store, arguments.baseline)
     if mode == "none":
         return None
-    return headwater("memory", python) if mode == "ours" else peer(mode)
+    return headwater("memory", arguments.python) if mode == "ours" else peer(mode)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,13 +117,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for workload in WORKLOADS:
             print(f"{workload.name}  {workload.title} ({workload.unit})")
         return 0
+    if arguments.baseline is not None and (arguments.peer or arguments.store == "none"):
+        parser.error("--baseline takes the peer's place: leave out --peer, and choose a store")
     peer_mode = arguments.peer or _PEER_FOR_STORE[arguments.store]
     repeats = arguments.repeats or (1 if arguments.quick else 3)
     try:
         workloads = _chosen(arguments.only)
         bench = Bench(
             ours=_ours(arguments),
-            peer=_peer(peer_mode, arguments.python),
+            peer=_peer(arguments, peer_mode),
             effort=_effort(arguments),
             repeats=repeats,
             cores=Cores.choose(),
@@ -125,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     # Ending by an exception stops the server under test; the default would leave it behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    targets = TARGETS.get((arguments.store, peer_mode), {})
+    targets = {} if arguments.baseline else TARGETS.get((arguments.store, peer_mode), {})
     comparisons = bench.compare(workloads)
 
     if bench.cores.server is None:

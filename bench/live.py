@@ -1,4 +1,4 @@
-"""SSE fan-out: the most deliveries per second (L1), and the latency at a calm pace (L2)."""
+"""SSE fan-out: the most deliveries per second (L1, L4), and the latency at a calm pace (L2)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from bench.loadgen import Connection, describe_errors
 from bench.measure import Effort, Measurement, Stopwatch, no_garbage_collection, percentile
 from bench.wire import JSON, WireError, build_request
 
-_FLOOD_APPENDERS = 4
+_RECEIVED_BETWEEN_APPENDS = 16
+"""How many subscribers are served between two looks at the appenders."""
 _PACE_SECONDS = 1 / 20
 _DRAIN_SECONDS = 20.0
 
 
 class Fanout:
-    """One stream, its audience, and the connections that append to it, on one epoll."""
+    """One stream, its audience, and the connections that append to it, on one epoll.
+
+    The appenders have an epoll of their own, which is registered in the common one: an appender
+    stands for another client, so it must not wait until 500 subscribers have been served.
+    """
 
     def __init__(self, port: int, name: str, subscribers: int, appenders: int) -> None:
         self.epoll = select.epoll()
@@ -28,13 +33,15 @@ class Fanout:
         requests = (build_request("POST", port, name, JSON, message_body(n)) for n in count())
         self.audience = Audience(port, name, subscribers, self.epoll)
         self._appenders: dict[int, Connection] = {}
+        self._responses = select.epoll()
+        self.epoll.register(self._responses.fileno(), select.EPOLLIN)
         self._idle: deque[Connection] = deque()
         for _ in range(appenders):
             # One source of numbers for all of them: a message is never sent twice.
             connection = Connection(port, requests)
             self._appenders[connection.sock.fileno()] = connection
             self._idle.append(connection)
-            self.epoll.register(connection.sock.fileno(), select.EPOLLIN)
+            self._responses.register(connection.sock.fileno(), select.EPOLLIN)
 
     def append(self) -> bool:
         """Send the next message if an appender is idle."""
@@ -44,9 +51,17 @@ class Fanout:
         self.sent += 1
         return True
 
-    def on_appender(self, fd: int) -> None:
-        """Take the response to an append."""
-        connection = self._appenders[fd]
+    def append_all(self) -> None:
+        """Send a message on each idle appender."""
+        while self.append():
+            pass
+
+    def take_responses(self) -> None:
+        """Take the responses to appends that have arrived."""
+        for fd, _ in self._responses.poll(0):
+            self._take_response(self._appenders[fd])
+
+    def _take_response(self, connection: Connection) -> None:
         response = connection.completed()
         if response is None:
             return
@@ -64,12 +79,13 @@ class Fanout:
         self.audience.close()
         for connection in self._appenders.values():
             connection.sock.close()
+        self._responses.close()
         self.epoll.close()
 
 
-def flood(port: int, name: str, effort: Effort) -> Measurement:
-    """Return the deliveries per second while a few appenders append as fast as they can."""
-    fanout = Fanout(port, name, effort.subscribers, _FLOOD_APPENDERS)
+def flood(port: int, name: str, effort: Effort, appenders: int) -> Measurement:
+    """Return the deliveries per second while each appender appends after every response."""
+    fanout = Fanout(port, name, effort.subscribers, appenders)
     try:
         with no_garbage_collection():
             _flood_until(fanout, time.perf_counter() + effort.warmup)
@@ -90,13 +106,13 @@ def flood(port: int, name: str, effort: Effort) -> Measurement:
 def _flood_until(fanout: Fanout, deadline: float) -> None:
     audience, poll = fanout.audience, fanout.epoll.poll
     while time.perf_counter() < deadline:
-        while fanout.append():
-            pass
-        for fd, _ in poll(0.1):
+        fanout.append_all()
+        for number, (fd, _) in enumerate(poll(0.1)):
             if fd in audience:
                 audience.receive(fd)
-            else:
-                fanout.on_appender(fd)
+            if number % _RECEIVED_BETWEEN_APPENDS == 0:
+                fanout.take_responses()
+                fanout.append_all()
 
 
 def _drain(fanout: Fanout) -> None:
@@ -108,7 +124,7 @@ def _drain(fanout: Fanout) -> None:
             if fd in fanout.audience:
                 fanout.audience.receive(fd)
             else:
-                fanout.on_appender(fd)
+                fanout.take_responses()
 
 
 def paced(port: int, name: str, effort: Effort) -> Measurement:
@@ -176,7 +192,7 @@ class _Pace:
         audience = self.fanout.audience
         for fd, _ in self.fanout.epoll.poll(wait):
             if fd not in audience:
-                self.fanout.on_appender(fd)
+                self.fanout.take_responses()
                 continue
             already = audience.seen[fd]
             messages = audience.receive(fd)

@@ -119,7 +119,11 @@ def _read_long(port: int, effort: Effort) -> Measurement:
 
 
 def _fan_out(port: int, effort: Effort) -> Measurement:
-    return flood(port, "s0", effort)
+    return flood(port, "s0", effort, appenders=4)
+
+
+def _fan_out_one_writer(port: int, effort: Effort) -> Measurement:
+    return flood(port, "s0", effort, appenders=1)
 
 
 def _fan_out_paced(port: int, effort: Effort) -> Measurement:
@@ -161,6 +165,8 @@ WORKLOADS: tuple[Workload, ...] = (
              _create(1), _fan_out_paced),
     Workload("L3", "append to long-poll reader, p50", "ms", "lower",
              _create(1), _long_poll),
+    Workload("L4", "SSE fan-out, one writer that waits for each response", "deliveries/s", "higher",
+             _create(1), _fan_out_one_writer),
     Workload("C1", "create streams, 64 connections", "streams/s", "higher",
              _no_setup, _create_streams),
     Workload("S1", "A1 beside 10,000 subscriptions, 100,000 streams", "% of none", "higher",

@@ -64,3 +64,21 @@ def test_a_lost_catalog_does_not_count_as_an_empty_store(tmp_path: Path) -> None
         assert list((tmp_path / "segments").glob("*.seg"))
 
     asyncio.run(lose())
+
+
+def test_it_is_committing_while_a_writer_waits_for_the_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = DiskStore(tmp_path)
+        assert not store.committing
+        await store.open()
+        assert not store.committing
+        writer = asyncio.create_task(store.create("s", Create("text/plain"), 0.0))
+        seen = False
+        while not writer.done():
+            seen = seen or store.committing
+            await asyncio.sleep(0)
+        assert seen
+        assert not store.committing
+        await store.close()
+
+    asyncio.run(scenario())

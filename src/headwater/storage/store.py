@@ -114,6 +114,15 @@ class Store(ABC):
     def ready(self) -> bool:
         """Whether the store is open and accepts calls."""
 
+    @property
+    def committing(self) -> bool:
+        """Whether writers wait for the disk, so that less urgent work should yield the processor.
+
+        The kernel needs the processor to finish an fsync, and on a busy core gets it only at the
+        end of this process's time slice.
+        """
+        return False
+
     @abstractmethod
     async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
         """Create a stream or a fork, with its first bytes and its closure, in one step.

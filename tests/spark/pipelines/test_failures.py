@@ -110,3 +110,10 @@ def test_the_end_of_sparks_processes_is_told_from_a_failure() -> None:
     for text in ("Broken pipe", "Connection reset by peer", "Python worker exited", cut_short):
         assert is_end_of_spark(RuntimeError(f"[STREAM_FAILED] {text} SQLSTATE: XXKST"))
     assert not is_end_of_spark(RuntimeError("[UNRESOLVED_COLUMN] A column can't be resolved."))
+
+
+def test_a_failed_query_without_a_message_has_the_reason_of_its_cause() -> None:
+    error = RuntimeError("\n=== Streaming Query ===\nIdentifier: copy")
+    vars(error)["_cause"] = RuntimeError("ExitCodeException exitCode=143: ")
+    assert reason_of(error).startswith("ExitCodeException exitCode=143")
+    assert is_end_of_spark(error)

@@ -3,13 +3,15 @@
 A subscriber first catches up from the log, then joins the `LiveStream` of its path. A change is
 read and encoded once for all subscribers at the same position. They are served in slices, with one
 write each. The event loop runs between two slices: appends that arrive meanwhile are acknowledged,
-and the next write to each subscriber contains all of them. A subscriber whose connection can't keep
-up leaves, and catches up from the log once the connection is writable again. So no memory is used
-for slow subscribers.
+and the next write to each subscriber contains all of them. While such an append waits for the disk,
+the processor is yielded after each slice (docs/decisions/0057). A subscriber whose connection can't
+keep up leaves, and catches up from the log once the connection is writable again. So no memory is
+used for slow subscribers.
 """
 
 import asyncio
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -27,8 +29,9 @@ from headwater.storage.store import Chunk
 
 log: Final = logging.getLogger("headwater.live")
 
-SLICE: Final = 64
+SLICE: Final = 8
 """Subscribers that are served in one turn of the event loop."""
+_yield_processor: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 
 class Sink(Protocol):
@@ -296,6 +299,8 @@ class LiveStream:
             for first in range(0, len(subscribers), SLICE):
                 # Responses to writers are flushed, and requests are received.
                 await asyncio.sleep(0)
+                if self._context.store.committing:
+                    _yield_processor()
                 for subscriber in subscribers[first : first + SLICE]:
                     if subscriber not in self._subscribers:
                         continue

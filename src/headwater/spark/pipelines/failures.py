@@ -23,8 +23,11 @@ UNANSWERED: Final = (Py4JError, ConnectionError, PySparkException)
 _ENDED: Final = re.compile(
     r"Broken pipe|Connection (?:reset|refused)|SparkContext was shut down|Python worker exited"
     r"|spawn helper: pid: \d+, signal: \d+"  # a small program that Java was about to start
+    r"|exitCode=(?:130|143)\b"  # one that was running, such as Hadoop's chmod
 )
 _TRACE: Final = "Traceback (most recent call last)"
+_NO_MESSAGE: Final = "=== Streaming Query ==="
+"""What the text of a failed query begins with if its cause has no message of its own."""
 
 
 def is_end_of_spark(error: BaseException) -> bool:
@@ -38,6 +41,9 @@ def reason_of(error: BaseException | str) -> str:
         told = (one.told if isinstance(one, Problem) else str(one) for one in error.problems)
         return f"{'; '.join(told).rstrip('.')}."
     text = str(error).strip()
+    cause = getattr(error, "_cause", None)  # of a PySparkException; it has no public name
+    if text.startswith(_NO_MESSAGE) and isinstance(cause, BaseException):
+        return reason_of(cause)
     ours = _OURS.findall(text)
     if ours:
         return _ended(ours[-1])

@@ -187,6 +187,10 @@ class DiskStore(Store):
     def ready(self) -> bool:
         return self._opened
 
+    @property
+    def committing(self) -> bool:
+        return self._opened and not self._commits.between_batches
+
     # Writing
 
     async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
