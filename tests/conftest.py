@@ -23,6 +23,7 @@ from tests.support.engines.redis import Redis, start_redis
 from tests.support.engines.snowflake import Snowflake, start_snowflake
 from tests.support.engines.temporal import start_temporal
 from tests.support.java import FOR_SPARK, OPTIONS
+from tests.support.small_disk import MountDisk, mounted_below
 
 if os.environ.get("HEADWATER_TEST_SPARK") != "default":
     os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_SPARK)
@@ -74,6 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("starts_engine")
         if "memcached_url" in fixtures:
             item.add_marker("needs_memcached")
+        if "mount_disk" in fixtures:
+            item.add_marker("needs_root")
     if config.getoption("--quick"):
         left_out = [item for item in items if _markers(item) & _NOT_QUICK]
         items[:] = [item for item in items if not _markers(item) & _NOT_QUICK]
@@ -123,6 +126,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if lacking:
         parts = (f"{count} test(s) that {reason}" for reason, count in sorted(lacking.items()))
         terminalreporter.write_line(f"Skipped here, and how to enable them: {'; '.join(parts)}.")
+
+
+@pytest.fixture
+def mount_disk(tmp_path: Path) -> Iterator[MountDisk]:
+    with mounted_below(tmp_path) as mount:
+        yield mount
 
 
 @pytest.fixture(scope="session")

@@ -232,6 +232,7 @@ def test_a_position_between_two_offsets_is_accepted(
     assert headwater.ok("read", f"{path}/fork") == "1\n2\n"
 
 
+@pytest.mark.kills
 def test_a_killed_reader_repeats_at_most_the_data_after_the_saved_offset(
     headwater: Headwater, stream: Stream, path: str, tmp_path: Path
 ) -> None:

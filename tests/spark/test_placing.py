@@ -132,6 +132,7 @@ with Client(url) as client:
 """
 
 
+@pytest.mark.kills
 def test_killed_processes_leave_every_message_once(
     server: ServerProcess, client: Client, room: str
 ) -> None:

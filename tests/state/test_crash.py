@@ -7,6 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from headwater.client import Client
 from headwater.state import SqliteBackend, StreamDB, change, encode_events
 from tests.support.patience import wait_until
@@ -15,6 +17,7 @@ from tests.support.server import ServerProcess
 ROUNDS = 6
 
 
+@pytest.mark.kills
 def test_killed_at_any_moment_the_file_is_what_the_stream_was_at_its_offset(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     with ServerProcess() as server, Client(server.url) as client:

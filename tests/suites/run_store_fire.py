@@ -20,6 +20,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from headwater.errors import RunStoreUnavailable
 from headwater.runs import NewEvent, RunStore, run_store
 from headwater.runs.store import AppendResult
@@ -161,6 +163,7 @@ class SharedFireSuite:
     def disturb(self) -> None:
         """Break something besides the writers; called every few milliseconds."""
 
+    @pytest.mark.kills
     def test_the_invariants_hold_when_processes_are_killed(
         self, run_store_url: str, tmp_path: Path
     ) -> None:

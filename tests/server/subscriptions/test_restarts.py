@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.server.subscriptions.steps import Api, Webhook, eventually
 from tests.support.effort import examples
 from tests.support.server import ServerProcess
@@ -40,6 +42,7 @@ class Killable:
         assert "Traceback" not in self._server.log()
 
 
+@pytest.mark.kills
 def test_a_restart_loses_no_wake_fences_stale_workers_and_keeps_retry_times(tmp_path: Path) -> None:
     server = Killable(tmp_path / "data")
     chance = random.Random(7)

