@@ -48,15 +48,19 @@ async def _report(coroutine: Coroutine[Any, Any, T], done: Done[T]) -> None:
 class InlineTask:
     """A coroutine that is suspended."""
 
-    __slots__ = ("_coroutine", "_waiting")
+    __slots__ = ("_cancelled", "_coroutine", "_waiting")
 
     def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._coroutine = coroutine
         self._waiting: asyncio.Future[Any] | None = None
+        self._cancelled = False
 
     def step(self, _: object = None) -> None:
         """Resume it until it waits again or reports its result."""
         self._waiting = None
+        if self._cancelled:
+            self._coroutine.close()
+            return
         waiting = self._coroutine.send(None)
         if waiting is not _FINISHED:
             self.wait_for(waiting)
@@ -71,9 +75,13 @@ class InlineTask:
         waiting.add_done_callback(self.step)
 
     def cancel(self) -> None:
-        """Close it where it waits: its `finally` blocks run, and `done` is not called."""
-        if self._waiting is not None:
-            self._waiting.remove_done_callback(self.step)
+        """Close it where it waits: its `finally` blocks run, and `done` is not called.
+
+        If it is to be resumed already, it is closed then.
+        """
+        self._cancelled = True
+        waiting = self._waiting
+        if waiting is not None and waiting.remove_done_callback(self.step):
             self._waiting = None
             self._coroutine.close()
 
