@@ -1,12 +1,53 @@
 """A connection: an `asyncio.Protocol` that answers the requests of one client in order.
 
-Pipelined requests wait in a short queue. The application runs inline, without a task, and has
-usually answered before `data_received` returns.
+Its state is what it receives, what it sends, and four facts. The request parser keeps the first
+(`ReceiveState`: IDLE HEAD BODY DONE EOF), this class the second (`SendState`)::
 
-A connection ends by *draining*. No more input is accepted: the client has sent everything (EOF or
-`Connection: close`), its input can't be parsed, or the server stops. Complete requests are still
-answered, the last response has `Connection: close`, and the connection closes as soon as the
-client has received it.
+                 request             from files             sent, or copied
+          ┌────▶ IDLE ────▶ HANDLING ───────────▶ FILE ───────────┐
+          │       │           │    │  event stream                │
+          │       │           │    └───────────▶ EVENTS ──ended──▶┤
+          │       │           └──────in memory───────────────────▶┤
+          │       │                                               │
+          └───────│──────────────────────next─────────────────────┘
+                  ▼
+               LINGER ──▶ CLOSED ◀── any state, if the connection is lost or aborted
+
+The facts: `queue` has the complete requests that wait, `final` is a problem that is sent after all
+responses, `full` means that the client has to receive something before more is written, `draining`
+that no request follows those that have begun.
+
+event             guard                          receive       send
+----------------  -----------------------------  ------------  -----------------------------------
+request complete  IDLE, not full, no queue       DONE if last  HANDLING: run the handler
+request complete  otherwise                      DONE if last  queue it; at 32, pause reading
+problem           receive not DONE, EOF          DONE          `final`, draining, next
+client's EOF      LINGER; IDLE and none follows  EOF           CLOSED
+client's EOF      otherwise                      EOF           draining
+server stops      IDLE and none follows          DONE          CLOSED
+server stops      otherwise                                    draining
+response          HANDLING, in memory            DONE if last  write it, IDLE, next
+response          HANDLING, from files           DONE if last  FILE: `sendfile`
+response          HANDLING, event stream         DONE if last  EVENTS: start the feed
+file sent         FILE                                         IDLE, next
+feed ended        EVENTS                                       write the last chunk, IDLE, next
+file failed       FILE, HANDLING                 DONE          CLOSED: abort
+full              any                                          check progress
+not full          EVENTS                                       resume the feed
+not full          IDLE                                         next
+deadline          IDLE, receive HEAD or BODY     DONE          `final` = 408, next
+deadline          IDLE and none follows          DONE          CLOSED
+deadline          full, FILE, LINGER or CLOSED   DONE          CLOSED: abort, if the client receives
+                                                               nothing or has received everything
+connection lost   any                            DONE          CLOSED: release everything
+*next*            queue, not full                              HANDLING: the first of the queue
+*next*            no queue, `final`, not full                  LINGER: write it, end sending
+*next*            draining, none follows         DONE          LINGER: end sending
+*next*            otherwise                                    stay IDLE
+
+"None follows" and "last" mean: no queue, no `final`, nothing received of another request. LINGER
+reads on until the client closes, so that it receives the last response even while it is sending;
+where the client has sent EOF already, it is left for CLOSED at once.
 """
 
 import asyncio
@@ -23,7 +64,7 @@ from headwater.server.handlers.live import EventFeed, EventStream
 from headwater.server.http1.endpoint import NEVER, TO_BE_SET, Endpoint, access_log
 from headwater.server.http1.file_sender import FileSender
 from headwater.server.http1.inline_tasks import InlineTask, start
-from headwater.server.http1.request_parser import RequestParser
+from headwater.server.http1.request_parser import ReceiveState, RequestParser
 from headwater.server.messages import Head, Request, Response
 from headwater.server.problems import (
     INTERNAL,
@@ -44,35 +85,60 @@ _KEEPS_ALIVE: Final = b"\r\n"
 _KEEPS_ALIVE_1_0: Final = b"connection: keep-alive\r\n\r\n"
 _CLOSES: Final = b"connection: close\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_MAX_PIPELINED: Final = 32
+_MAX_QUEUE: Final = 32
+"""Requests in the queue that pause reading; one packet may have added more."""
 _LINGER_SECONDS: Final = 2.0
 _INLINE_BYTES: Final = 16 * 1024
+
+
+class SendState:
+    """What is being sent; compiled code treats these as constants, unlike an Enum."""
+
+    IDLE: Final = 0
+    HANDLING: Final = 1
+    """A handler runs."""
+    FILE: Final = 2
+    EVENTS: Final = 3
+    LINGER: Final = 4
+    """The last response is written, and what the client still sends is ignored."""
+    CLOSED: Final = 5
+    """The transport is closed, or will be once everything is written."""
+
+
+_TRANSITIONS: Final[tuple[frozenset[int], ...]] = (
+    frozenset({SendState.HANDLING, SendState.LINGER, SendState.CLOSED}),
+    frozenset({SendState.IDLE, SendState.FILE, SendState.EVENTS, SendState.CLOSED}),
+    frozenset({SendState.IDLE, SendState.CLOSED}),
+    frozenset({SendState.IDLE, SendState.CLOSED}),
+    frozenset({SendState.CLOSED}),
+    frozenset(),
+)
+"""The states that may follow each state."""
 
 
 class Connection:
     """One client; it implements `asyncio.Protocol` without inheriting from it."""
 
     __slots__ = (
+        "_advancing",
         "_draining",
-        "_ended",
         "_endpoint",
-        "_eof",
         "_feed",
         "_files",
+        "_final",
         "_handler",
         "_parser",
-        "_problem",
         "_progress",
         "_queue",
         "_reading_paused",
         "_request",
         "_started",
-        "_starting",
         "_transport",
         "_unsent",
         "chunked",
         "deadline",
         "full",
+        "state",
     )
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -80,24 +146,26 @@ class Connection:
         self._transport: asyncio.Transport = None  # type: ignore[assignment] # set at once
         self._progress: SendProgress = None  # type: ignore[assignment] # set at once
         self._parser = RequestParser(endpoint, self)
+        self.state = SendState.IDLE
         self._queue: deque[Request] = deque()
+        self._final: Problem | None = None
+        self.full = False
+        self._draining = False
+        self._advancing = False
+        """Whether requests are being handled: an answered one does not start the next itself."""
+        self._reading_paused = False
         self._request: Request | None = None
         self._handler: InlineTask | None = None
+        self._files: FileSender | None = None
         self._feed: EventFeed | None = None
-        self._problem: Problem | None = None
-        """The problem that is sent after the responses to all complete requests."""
-        self._starting = False
-        self._draining = False
-        self._ended = False
-        """Whether the last response was written."""
-        self._eof = False
-        self._reading_paused = False
         self._started = 0.0
         self._unsent: list[Buffer] = []
-        self._files: FileSender | None = None
         self.deadline = TO_BE_SET
-        self.full = False
         self.chunked = True
+
+    def _enter(self, state: int) -> None:
+        assert state in _TRANSITIONS[self.state]  # noqa: S101 - the table in the module's docstring
+        self.state = state
 
     # Callbacks of the transport
 
@@ -116,31 +184,23 @@ class Connection:
     def connection_lost(self, _: Exception | None) -> None:
         self._endpoint.connections.discard(self)
         self._endpoint.admission.disconnect()
+        self._release()
         self._parser.close()
-        self._drop_queue()
-        self._unsent = []
-        if self._request is not None:
-            self._request.release()
-            self._request = None
-        if self._files is not None:
-            self._files.close()
-            self._files = None
-        if self._feed is not None:
-            self._feed.stop()
-            self._feed = None
-        if self._handler is not None:
-            self._handler.cancel()
-            self._handler = None
 
     def data_received(self, data: bytes) -> None:
+        self._advancing = True
         self._parser.feed(data)
+        self._advancing = False
+        if self._queue or self._draining:
+            self._next()
 
     def eof_received(self) -> bool:
         # The client may still read: complete requests are answered before the connection closes.
-        self._eof = self._draining = True
-        if not self._ended and self._request is None and self._is_last():
+        self._draining = True
+        self._parser.end()
+        if self.state == SendState.LINGER or (self.state == SendState.IDLE and self._is_last()):
             self._close()
-        return not self._ended
+        return self.state != SendState.CLOSED
 
     def pause_writing(self) -> None:
         self.full = True
@@ -148,12 +208,14 @@ class Connection:
 
     def resume_writing(self) -> None:
         self.full = False
-        if self._feed is not None:
+        if self.state == SendState.EVENTS:
             self.deadline = NEVER
-            self._feed.resume()
-        elif self._request is not None:
+            if self._feed is not None:
+                self._feed.resume()
+        elif self.state == SendState.HANDLING:
             self.deadline = NEVER
-        else:
+        elif self.state == SendState.IDLE:
+            self.deadline = TO_BE_SET
             self._next()
 
     # Callbacks of the request parser
@@ -163,35 +225,77 @@ class Connection:
         if not head.keep_alive:
             self._draining = True
             self._parser.stop()
-        if self._request is None and not self.full:
-            self._start(Request(head, body, hold))
-            return
-        self._queue.append(Request(head, body, hold))
-        if len(self._queue) >= _MAX_PIPELINED:
-            self._pause_reading()
+        if self.state == SendState.IDLE and not self.full:
+            self._handle(Request(head, body, hold))
+        else:
+            self._queue.append(Request(head, body, hold))
 
     def refuse(self, problem: Problem) -> None:
         """Send a problem after the responses to earlier requests, and close."""
-        if self._ended or self._problem is not None:
-            return
-        self._problem = problem
+        self._final = problem
         self._draining = True
         self._parser.stop()
         self._next()
 
     def expect_more(self) -> None:
         """Start the time limit of a request that has arrived in part."""
-        if self._request is None and not self.full:
+        if self.state == SendState.IDLE and not self.full:
             self.deadline = TO_BE_SET
 
     def send_continue(self) -> None:
         """Send `100 Continue`, unless a response has to be sent first."""
-        if self._request is None:
+        if self.state == SendState.IDLE:
             self.write(_CONTINUE)
+
+    # Which request is handled, and when the connection ends
+
+    def _next(self) -> None:
+        """Handle requests of the queue, then do what the table says."""
+        if self._advancing:
+            return
+        self._advancing = True
+        queue = self._queue
+        while queue and self.state == SendState.IDLE and not self.full:
+            self._handle(queue.popleft())
+        self._advancing = False
+        if len(queue) >= _MAX_QUEUE:
+            self._pause_reading()
+        else:
+            self._resume_reading()
+        if self.state != SendState.IDLE or self.full:
+            return
+        if self._final is not None:
+            problem, self._final = self._final, None
+            if self._endpoint.log_access:
+                access_log.debug("refused", extra={"status": problem.status, "code": problem.code})
+            self._write(problem_response(problem), _CLOSES)
+            self._linger()
+        elif self._draining and self._is_last():
+            self._linger()
+
+    def _is_last(self) -> bool:
+        """Return whether no request follows the current one, if the connection is draining."""
+        return not self._queue and self._final is None and not self._parser.is_receiving()
+
+    def _pause_reading(self) -> None:
+        # After DONE there is no input to keep out.
+        if (
+            not self._reading_paused
+            and self._parser.state < ReceiveState.DONE
+            and not self._transport.is_closing()
+        ):
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = False
+            self._transport.resume_reading()
 
     # Responses
 
-    def _start(self, request: Request) -> None:
+    def _handle(self, request: Request) -> None:
+        self._enter(SendState.HANDLING)
         self._request = request
         self.deadline = NEVER
         if self._endpoint.log_access:
@@ -201,10 +305,10 @@ class Connection:
             self._handler = call
 
     def _answered(self, response: Response | EventStream | None, error: Exception | None) -> None:
-        self._handler = None
         request = self._request
         if request is None:  # the connection was lost while the handler ran
             return
+        self._handler = None
         if error is not None or response is None:
             log.error("request failed", exc_info=error, extra={"path": request.head.url_path})
             response = problem_response(INTERNAL)
@@ -214,29 +318,37 @@ class Connection:
             self._stream(response, request.head)
             return
         head = request.head
-        last = self._draining and self._is_last()
-        end = _CLOSES if last else _KEEPS_ALIVE if head.chunked else _KEEPS_ALIVE_1_0
-        if response.body and response.from_files and head.method != "HEAD":
-            if last:
-                self._parser.stop()  # nothing may follow the last response
-            self._write_files(response, end)
+        end = self._end_of_head(_KEEPS_ALIVE if head.chunked else _KEEPS_ALIVE_1_0)
+        if head.method == "HEAD" or not response.body:
+            self.write(self._head(response, end))
+        elif not response.from_files:
+            self._write(response, end)
+        elif not self._send_files(response, end):
             return
-        self._write(response, end, head_only=head.method == "HEAD")
-        self._finish(last=last)
+        self._finish()
 
-    def _is_last(self) -> bool:
-        """Return whether no request follows the current one, if the connection is draining."""
-        return (
-            not self._queue and self._problem is None and (self._eof or not self._parser.receiving)
-        )
+    def _end_of_head(self, keeps_alive: bytes) -> bytes:
+        """Return the end of the head of a response, after which nothing follows the last one."""
+        if self._draining and self._is_last():
+            self._parser.stop()
+            return _CLOSES
+        return keeps_alive
 
-    def _write(self, response: Response, end: bytes, *, head_only: bool = False) -> None:
-        body = in_memory(response.body) if response.body and not head_only else []
+    def _finish(self) -> None:
+        """Complete a response, and continue with the next request or the end."""
+        self._enter(SendState.IDLE)
+        if self._request is not None:
+            self._request.release()
+            self._request = None
+        self.deadline = TO_BE_SET
+        self._next()
+
+    def _write(self, response: Response, end: bytes) -> None:
+        body = in_memory(response.body)
         self.write(self._head(response, end))
-        if body:
-            self._unsent += body
-            if sum(map(len, body)) > _INLINE_BYTES:
-                self.flush()  # so that the transport can report that it is full
+        self._unsent += body
+        if sum(map(len, body)) > _INLINE_BYTES:
+            self.flush()  # so that the transport can report that it is full
 
     def _head(self, response: Response, end: bytes) -> bytes:
         return b"%b%b%b%b" % (
@@ -246,23 +358,23 @@ class Connection:
             end,
         )
 
-    def _write_files(self, response: Response, end: bytes) -> None:
-        """Send a response from files; its request is in progress until the last byte is sent."""
+    def _send_files(self, response: Response, end: bytes) -> bool:
+        """Send a response from files; return whether it was read and written instead."""
         self.flush()
         sender = self._file_sender()
         if sender is None:
             try:
                 self._write(response, end)
             except OSError as error:
-                self._abort_response(error)
-            else:
-                self._finish(last=self._draining and self._is_last())
-            return
+                self._fail(error)
+                return False
+            return True
+        self._enter(SendState.FILE)
         self._files = sender
         sender.start([self._head(response, end), *response.body], self._files_sent)
         if sender.left:
-            self.full = True
             self._start_checking()
+        return False
 
     def _file_sender(self) -> FileSender | None:
         """Return a sender that bypasses the transport, if no written bytes are waiting there."""
@@ -274,75 +386,21 @@ class Connection:
             return None
 
     def _files_sent(self, error: OSError | None) -> None:
-        self.full = False
         if self._files is not None:
             self._files.close()
             self._files = None
         if error is None:
-            self._finish(last=self._draining and self._is_last())
+            self._finish()
         else:
-            self._abort_response(error)
+            self._fail(error)
 
-    def _abort_response(self, error: OSError) -> None:
-        """Abort the connection: its response can't be completed."""
+    def _fail(self, error: OSError) -> None:
+        """Abort the connection: the response from files can't be completed."""
         if isinstance(error, Truncated):
             log.error("a segment file was truncated while it was sent, connection aborted")
         elif not isinstance(error, ConnectionError | TimeoutError):
             log.error("could not send a file, connection aborted", extra={"error": error})
-        self._transport.abort()
-
-    def _finish(self, *, last: bool) -> None:
-        """Complete a request: close, or continue with the next one."""
-        if self._request is not None:
-            self._request.release()
-            self._request = None
-        if last:
-            self._hang_up()
-            return
-        self.deadline = TO_BE_SET
-        if self._queue or self._reading_paused or self._draining:
-            self._next()
-
-    def _next(self) -> None:
-        """Handle queued requests while their responses can be sent; close after the last."""
-        if self._starting:
-            return
-        self._starting = True  # a request that is answered at once calls this again
-        try:
-            while self._queue and self._request is None and not self.full:
-                self._start(self._queue.popleft())
-        finally:
-            self._starting = False
-        if len(self._queue) < _MAX_PIPELINED:
-            self._resume_reading()
-        if self._ended or self._request is not None or self.full:
-            return
-        if self._problem is not None:
-            if self._endpoint.log_access:
-                access_log.debug(
-                    "refused", extra={"status": self._problem.status, "code": self._problem.code}
-                )
-            self._write(problem_response(self._problem), _CLOSES)
-            self._hang_up()
-        elif self._draining and self._is_last():
-            self._hang_up()
-        else:
-            self.deadline = TO_BE_SET
-
-    def _pause_reading(self) -> None:
-        if not self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = True
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = False
-            self._transport.resume_reading()
-
-    def _drop_queue(self) -> None:
-        for request in self._queue:
-            request.release()
-        self._queue.clear()
+        self.abort()
 
     # SSE: this connection is the sink
 
@@ -356,8 +414,9 @@ class Connection:
             self._draining = True
             self._parser.stop()
             self._drop_queue()
-        lines.append(_CLOSES if self._draining and self._is_last() else _KEEPS_ALIVE)
+        lines.append(self._end_of_head(_KEEPS_ALIVE))
         self.write(b"".join(lines))
+        self._enter(SendState.EVENTS)
         self._feed = response.feed
         response.feed.start(self)
 
@@ -387,32 +446,33 @@ class Connection:
         self._feed = None
         if self.chunked:
             self.write(b"0\r\n\r\n")
-        self._finish(last=self._draining and self._is_last())
+        self._finish()
 
     # Closing
 
     def close_when_idle(self) -> None:
         """Close now, or once every complete request is answered."""
         self._draining = True
-        if not self._ended and self._request is None and self._is_last():
+        if self.state == SendState.IDLE and self._is_last():
             self._close()
 
-    def _hang_up(self) -> None:
+    def _linger(self) -> None:
         """Close so that the client receives the last response even while it is still sending."""
-        if self._eof or not self._transport.can_write_eof():
+        transport = self._transport
+        if self._parser.state == ReceiveState.EOF or not transport.can_write_eof():
             self._close()
             return
-        self._end()
-        if not self._transport.is_closing():  # as after a failed write
-            self._transport.write_eof()
+        self._end(SendState.LINGER)
+        if not transport.is_closing():  # as after a failed write
+            transport.write_eof()
 
     def _close(self) -> None:
         """Close once everything is written."""
-        self._end()
+        self._end(SendState.CLOSED)
         self._transport.close()
 
-    def _end(self) -> None:
-        self._ended = True
+    def _end(self, state: int) -> None:
+        self._enter(state)
         self._parser.stop()
         self._resume_reading()
         self.flush()
@@ -420,27 +480,61 @@ class Connection:
 
     def abort(self) -> None:
         """Close at once, without finishing requests in progress."""
+        self._release()
         self._transport.abort()
+
+    def _release(self) -> None:
+        """Release everything that a connection holds until its last response is written."""
+        if self.state != SendState.CLOSED:
+            self._enter(SendState.CLOSED)
+        self._parser.stop()
+        self._drop_queue()
+        self._unsent = []
+        if self._request is not None:
+            self._request.release()
+            self._request = None
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+        if self._feed is not None:
+            self._feed.stop()
+            self._feed = None
+        if self._handler is not None:
+            self._handler.cancel()
+            self._handler = None
+
+    def _drop_queue(self) -> None:
+        """Drop what would be sent after the current response."""
+        self._final = None
+        for request in self._queue:
+            request.release()
+        self._queue.clear()
 
     # Time limits
 
     def allowance(self) -> float:
         """Return how many seconds the current state of the connection may last."""
         settings = self._endpoint.settings
-        if self.full:
+        if self._is_checked():
             return self._check_seconds()
-        if self._parser.in_head:
+        if self._parser.state == ReceiveState.HEAD:
             return settings.header_timeout
-        return settings.body_timeout if self._parser.receiving else settings.idle_timeout
+        if self._parser.state == ReceiveState.BODY:
+            return settings.body_timeout
+        return settings.idle_timeout
 
     def timed_out(self, now: float) -> None:
         """Act on a deadline that has passed."""
-        if self.full or self._ended:
+        if self._is_checked():
             self._check_progress(now)
-        elif self._parser.receiving:
+        elif self._parser.is_receiving():
             self.refuse(TOO_SLOW)
-        else:
+        elif self._is_last():
             self._close()
+
+    def _is_checked(self) -> bool:
+        """Return whether the client has to receive something for the connection to stay open."""
+        return self.full or self.state in (SendState.FILE, SendState.LINGER, SendState.CLOSED)
 
     def _start_checking(self) -> None:
         """Start to check whether the client receives what was written."""
@@ -458,11 +552,11 @@ class Connection:
         stalled = self._progress.stalled(now, self._unsent_file_bytes())
         if stalled and not self._progress.pending:
             # The client has received everything, and had time to see the end.
-            self._transport.abort()
+            self.abort()
         elif stalled >= self._endpoint.settings.write_timeout:
             peer = self._transport.get_extra_info("peername")
             log.warning("dropped a slow client", extra={"peer": peer})
-            self._transport.abort()
+            self.abort()
         else:
             self.deadline = now + self._check_seconds()
 

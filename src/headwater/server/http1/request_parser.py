@@ -3,6 +3,11 @@
 A `RequestParser` belongs to one connection. It passes on each request once it is complete, and the
 problem of one that can't be completed. After a problem, or the last request of a connection,
 further input is ignored.
+
+It keeps the receiving half of the connection's state::
+
+    IDLE ──first byte──▶ HEAD ──empty line──▶ BODY ──last byte──▶ IDLE
+    any ──the last request or a problem──▶ DONE        any ──the client's EOF──▶ EOF
 """
 
 import logging
@@ -26,7 +31,21 @@ log: Final = logging.getLogger("headwater.http")
 
 _MAX_LENGTH_DIGITS: Final = 18
 _LINE_OVERHEAD: Final = len(b":\r\n")
+_END_OF_HEAD: Final = b"\r\n\r\n"
 _ABSOLUTE: Final = re.compile(rb"(https?)://(?:[^/?#@]*@)?([^/?#@]+)", re.IGNORECASE)
+
+
+class ReceiveState:
+    """What the parser expects next; compiled code treats these as constants, unlike an Enum."""
+
+    IDLE: Final = 0
+    """A request, or nothing more."""
+    HEAD: Final = 1
+    BODY: Final = 2
+    DONE: Final = 3
+    """Nothing: further input is ignored."""
+    EOF: Final = 4
+    """Nothing: the client has sent everything."""
 
 
 class Receiver(Protocol):
@@ -60,6 +79,7 @@ class RequestParser:
         "_body",
         "_completed",
         "_endpoint",
+        "_eof",
         "_extra_bytes",
         "_head",
         "_headers",
@@ -71,10 +91,8 @@ class RequestParser:
         "_parser",
         "_receiver",
         "_split",
-        "_stopped",
         "_url",
-        "in_head",
-        "receiving",
+        "state",
     )
 
     def __init__(self, endpoint: Endpoint, receiver: Receiver) -> None:
@@ -95,23 +113,22 @@ class RequestParser:
         self._hold: Hold | None = None
         self._head: Head | None = None
         self._completed = 0
+        """Requests that were completed by the last input."""
         self._just_begun = False
-        self._stopped = False
-        self.in_head = False
-        self.receiving = False
-        """Whether a request has begun and is not complete."""
+        self._eof = False
+        self.state = ReceiveState.IDLE
 
     def feed(self, data: bytes) -> None:
         """Parse what has arrived."""
-        if self._stopped:
+        if self.state >= ReceiveState.DONE:
             return
         end = 0
-        if not self.receiving:
+        if self.state == ReceiveState.IDLE:
             # A client that keeps its connection open repeats its heads: one that was parsed
             # before, followed by exactly its body, is not parsed again.
-            end = data.find(b"\r\n\r\n")
+            end = data.find(_END_OF_HEAD)
             if end > 0:
-                end += 4
+                end += len(_END_OF_HEAD)
                 size = len(data) - end
                 endpoint = self._endpoint
                 known = endpoint.heads.find(data[:end], size)
@@ -126,39 +143,22 @@ class RequestParser:
                             return
                     self._receiver.accept(known, data[end:], hold)
                     return
-        self._completed = 0
-        self._packet_bytes = len(data)
-        self._line_bytes += len(data)
-        upgrade = -1
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as error:
-            upgrade = error.args[0]
-        except httptools.HttpParserError as error:
-            self._fail(error)
-        if self._stopped:
-            return
-        if upgrade >= 0:
-            self._decline_upgrade(data[upgrade:])
-        elif self.receiving:
-            if self._just_begun:
-                self._just_begun = False
-                if self.in_head:
-                    self._split = True
-                    self._line_bytes = (
-                        self._head_bytes()
-                    )  # the packet may hold requests before this one
-                self._receiver.expect_more()
-            if self._line_bytes > self._max_head_bytes:
-                # It may be one endless line, which the parser buffers without a callback.
-                self._receiver.refuse(HEADERS_TOO_LARGE)
-        elif end > 0 and self._completed == 1 and self._head is not None:
-            self._endpoint.heads.add(data[:end], len(data) - end, self._head)
+        self._parse(data)
+        if end > 0 and self._completed == 1:
+            self._cache_head(data, end)
+
+    def is_receiving(self) -> bool:
+        """Return whether a request has begun and is not complete."""
+        return ReceiveState.IDLE < self.state < ReceiveState.DONE
+
+    def end(self) -> None:
+        """Accept no more input: the client has sent everything."""
+        self._eof = True
+        self.stop()
 
     def stop(self) -> None:
         """Ignore further input, and drop an incomplete request."""
-        self._stopped = True
-        self.in_head = self.receiving = False
+        self.state = ReceiveState.EOF if self._eof else ReceiveState.DONE
         self._body = b""
         if self._hold is not None:
             self._hold.release()
@@ -169,17 +169,52 @@ class RequestParser:
         self.stop()
         del self._parser, self._receiver
 
+    def _parse(self, data: bytes) -> None:
+        self._completed = 0
+        rest: bytes | None = data
+        while rest is not None and self.state < ReceiveState.DONE:
+            rest = self._feed(rest)
+
+    def _feed(self, data: bytes) -> bytes | None:
+        """Feed data to httptools; return what it has to be fed next after an upgrade."""
+        self._packet_bytes = len(data)
+        self._line_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.state < ReceiveState.DONE:
+                return self._without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._fail(error)
+        if self.is_receiving():
+            if self._just_begun:
+                self._just_begun = False
+                if self.state == ReceiveState.HEAD:
+                    self._split = True
+                    # the packet may hold requests before this one
+                    self._line_bytes = self._head_bytes()
+                self._receiver.expect_more()
+            if self._line_bytes > self._max_head_bytes:
+                # It may be one endless line, which the parser buffers without a callback.
+                self._receiver.refuse(HEADERS_TOO_LARGE)
+        return None
+
+    def _cache_head(self, data: bytes, end: int) -> None:
+        """Cache the head of the only request in some input, which is complete."""
+        if self.state == ReceiveState.IDLE and self._head is not None:
+            self._endpoint.heads.add(data[:end], len(data) - end, self._head)
+
     def _fail(self, error: httptools.HttpParserError) -> None:
         if not isinstance(error, httptools.HttpParserCallbackError):
-            if not self._stopped:
+            if self.state < ReceiveState.DONE:
                 self._receiver.refuse(MALFORMED)
         elif not isinstance(error.__context__, _StopParsing):
             log.error("request parser failed, connection aborted", exc_info=error)
             self.stop()
             self._receiver.abort()
 
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """Parse a request again without its upgrade header, so that its body is parsed.
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """Return a request without its upgrade header, to be parsed again with what follows it.
 
         An upgrade may be ignored (RFC 9110, 7.8), but the parser stops after such a head, where
         the other protocol would begin.
@@ -191,24 +226,26 @@ class RequestParser:
             self._parser.get_http_version().encode(),
         )
         self._parser = httptools.HttpRequestParser(self)
-        self.feed(b"\r\n".join((request_line, *lines, b"", rest)))
+        self.state = ReceiveState.IDLE
+        return b"\r\n".join((request_line, *lines, b"", rest))
 
     # Callbacks of the parser
 
     def on_message_begin(self) -> None:
-        if self._stopped:
+        if self.state >= ReceiveState.DONE:
             raise _StopParsing
         self._url = b""
         self._headers = {}
         self._extra_bytes = 0
         self._split = False
-        self.in_head = self.receiving = self._just_begun = True
+        self._just_begun = True
+        self.state = ReceiveState.HEAD
 
     def on_url(self, url: bytes) -> None:
         self._url = self._url + url if self._url else url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.in_head:
+        if self.state != ReceiveState.HEAD:
             # A trailer: its bytes count, but it is not a header (RFC 9110, 6.5.1).
             self._extra_bytes += len(name) + len(value) + _LINE_OVERHEAD
             if self._extra_bytes > self._max_head_bytes:
@@ -230,7 +267,7 @@ class RequestParser:
         return len(self._url) + lines + _LINE_OVERHEAD * len(self._headers) + self._extra_bytes
 
     def on_headers_complete(self) -> None:
-        self.in_head = False
+        self.state = ReceiveState.BODY
         self._just_begun = True
         may_be_large = self._split or self._packet_bytes > self._max_head_bytes
         if may_be_large and self._head_bytes() > self._max_head_bytes:
@@ -250,9 +287,8 @@ class RequestParser:
         if b"expect" in headers and self._parser.get_http_version() != "1.0":
             if headers[b"expect"].lower() != b"100-continue":
                 self._refuse(EXPECTATION_FAILED)
-            if (
-                not self._parser.should_upgrade()
-            ):  # otherwise it is parsed again, see _decline_upgrade
+            # Otherwise it is parsed again, see _without_upgrade.
+            if not self._parser.should_upgrade():
                 self._receiver.send_continue()
 
     def on_body(self, data: bytes) -> None:
@@ -272,11 +308,12 @@ class RequestParser:
             self._refuse(problem_of(refusal))
 
     def on_message_complete(self) -> None:
+        self._completed += 1
         parser = self._parser
         method = parser.get_method().decode("latin-1")
         tunnel = method == "CONNECT"
         if b"upgrade" in self._headers and not tunnel and parser.should_upgrade():
-            return  # it is parsed again, see _decline_upgrade
+            return  # it is parsed again, see _without_upgrade
         body = self._body
         hold = self._hold
         if body:
@@ -300,8 +337,7 @@ class RequestParser:
             keep_alive=parser.should_keep_alive() and not tunnel,
             chunked=parser.get_http_version() != "1.0",
         )
-        self.receiving = False
-        self._completed += 1
+        self.state = ReceiveState.IDLE
         self._receiver.accept(self._head, body if type(body) is bytes else bytes(body), hold)
 
     def _refuse(self, problem: Problem) -> None:
