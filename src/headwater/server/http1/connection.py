@@ -39,6 +39,7 @@ deadline          IDLE, receive HEAD or BODY     DONE          `final` = 408, ne
 deadline          IDLE and none follows          DONE          CLOSED
 deadline          full, FILE, LINGER or CLOSED   DONE          CLOSED: abort, if the client receives
                                                                nothing or has received everything
+next turn         IDLE                                         next
 connection lost   any                            DONE          CLOSED: release everything
 *next*            queue, not full                              HANDLING: the first of the queue
 *next*            no queue, `final`, not full                  LINGER: write it, end sending
@@ -48,6 +49,9 @@ connection lost   any                            DONE          CLOSED: release e
 "None follows" and "last" mean: no queue, no `final`, nothing received of another request. LINGER
 reads on until the client closes, so that it receives the last response even while it is sending;
 where the client has sent EOF already, it is left for CLOSED at once.
+
+In one turn of the event loop a connection handles at most 32 requests and parses about 64 KiB. If
+there is more, it pauses reading and continues in the next turn, after other connections.
 """
 
 import asyncio
@@ -86,7 +90,10 @@ _KEEPS_ALIVE_1_0: Final = b"connection: keep-alive\r\n\r\n"
 _CLOSES: Final = b"connection: close\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_QUEUE: Final = 32
-"""Requests in the queue that pause reading; one packet may have added more."""
+"""Requests in the queue that pause reading; the last piece that was parsed may have added more."""
+_TURN_REQUESTS: Final = 32
+_TURN_BYTES: Final = 64 * 1024
+"""What a connection may handle and parse in one turn of the event loop."""
 _LINGER_SECONDS: Final = 2.0
 _INLINE_BYTES: Final = 16 * 1024
 
@@ -134,6 +141,8 @@ class Connection:
         "_request",
         "_started",
         "_transport",
+        "_turn_bytes",
+        "_turn_requests",
         "_unsent",
         "chunked",
         "deadline",
@@ -152,7 +161,10 @@ class Connection:
         self.full = False
         self._draining = False
         self._advancing = False
-        """Whether requests are being handled: an answered one does not start the next itself."""
+        """Whether requests are being handled, or will be in the next turn of the loop."""
+        self._turn_requests = 0
+        self._turn_bytes = 0
+        """What may still be handled and parsed in this turn."""
         self._reading_paused = False
         self._request: Request | None = None
         self._handler: InlineTask | None = None
@@ -188,11 +200,20 @@ class Connection:
         self._parser.close()
 
     def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if self._advancing:  # the transport had more to deliver when reading was paused
+            parser.feed(data)
+            return
         self._advancing = True
-        self._parser.feed(data)
-        self._advancing = False
-        if self._queue or self._draining:
-            self._next()
+        self._turn_requests = _TURN_REQUESTS
+        self._turn_bytes = _TURN_BYTES
+        parser.feed(data)
+        if not parser.pending:
+            self._turn_bytes -= len(data)
+        if self._queue or self._draining or parser.pending or self._turn_bytes < 0:
+            self._advance()
+        else:
+            self._advancing = False
 
     def eof_received(self) -> bool:
         # The client may still read: complete requests are answered before the connection closes.
@@ -225,7 +246,12 @@ class Connection:
         if not head.keep_alive:
             self._draining = True
             self._parser.stop()
-        if self.state == SendState.IDLE and not self.full:
+        if (
+            self.state == SendState.IDLE
+            and not self.full
+            and not self._queue
+            and self._turn_requests > 0
+        ):
             self._handle(Request(head, body, hold))
         else:
             self._queue.append(Request(head, body, hold))
@@ -244,19 +270,38 @@ class Connection:
 
     def send_continue(self) -> None:
         """Send `100 Continue`, unless a response has to be sent first."""
-        if self.state == SendState.IDLE:
+        if self.state == SendState.IDLE and not self._queue:
             self.write(_CONTINUE)
 
     # Which request is handled, and when the connection ends
 
     def _next(self) -> None:
-        """Handle requests of the queue, then do what the table says."""
+        """Advance in a callback of the event loop, unless that is happening already."""
         if self._advancing:
             return
         self._advancing = True
+        self._turn_requests = _TURN_REQUESTS
+        self._turn_bytes = _TURN_BYTES
+        self._advance()
+
+    def _advance(self) -> None:
+        """Handle requests and parse input while there is room, then do what the table says."""
         queue = self._queue
-        while queue and self.state == SendState.IDLE and not self.full:
-            self._handle(queue.popleft())
+        parser = self._parser
+        while True:
+            is_due = bool(queue) and self.state == SendState.IDLE and not self.full
+            if not is_due and (not parser.pending or len(queue) >= _MAX_QUEUE):
+                break
+            if self._turn_requests <= 0 or self._turn_bytes <= 0:
+                self._continue_in_next_turn()
+                return
+            if is_due:
+                self._handle(queue.popleft())
+            else:
+                self._turn_bytes -= parser.parse_piece()
+        if self._turn_bytes < 0 and parser.state < ReceiveState.DONE:
+            self._continue_in_next_turn()
+            return
         self._advancing = False
         if len(queue) >= _MAX_QUEUE:
             self._pause_reading()
@@ -273,9 +318,23 @@ class Connection:
         elif self._draining and self._is_last():
             self._linger()
 
+    def _continue_in_next_turn(self) -> None:
+        self._pause_reading()
+        self._endpoint.loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._advancing = False
+        self._next()
+
     def _is_last(self) -> bool:
         """Return whether no request follows the current one, if the connection is draining."""
-        return not self._queue and self._final is None and not self._parser.is_receiving()
+        parser = self._parser
+        return (
+            not self._queue
+            and self._final is None
+            and not parser.pending
+            and not parser.is_receiving()
+        )
 
     def _pause_reading(self) -> None:
         # After DONE there is no input to keep out.
@@ -296,6 +355,7 @@ class Connection:
 
     def _handle(self, request: Request) -> None:
         self._enter(SendState.HANDLING)
+        self._turn_requests -= 1
         self._request = request
         self.deadline = NEVER
         if self._endpoint.log_access:

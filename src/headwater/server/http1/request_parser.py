@@ -8,6 +8,10 @@ It keeps the receiving half of the connection's state::
 
     IDLE ──first byte──▶ HEAD ──empty line──▶ BODY ──last byte──▶ IDLE
     any ──the last request or a problem──▶ DONE        any ──the client's EOF──▶ EOF
+
+Long input is not parsed at once: it is `pending`, and the connection has one piece after another
+parsed when it has room for more requests. A piece ends with a head, or is a body of known length,
+or has 4 KiB.
 """
 
 import logging
@@ -16,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import httptools
 
+from headwater.protocol.byte_requests import Buffer
 from headwater.server.admission import Hold
 from headwater.server.http1.endpoint import Endpoint
 from headwater.server.messages import Head
@@ -32,6 +37,8 @@ log: Final = logging.getLogger("headwater.http")
 _MAX_LENGTH_DIGITS: Final = 18
 _LINE_OVERHEAD: Final = len(b":\r\n")
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_PIECE_BYTES: Final = 4096
+"""Input up to this length is parsed at once: the requests in it are few, however short."""
 _ABSOLUTE: Final = re.compile(rb"(https?)://(?:[^/?#@]*@)?([^/?#@]+)", re.IGNORECASE)
 
 
@@ -77,6 +84,7 @@ class RequestParser:
     __deletable__ = ("_parser", "_receiver")
     __slots__ = (
         "_body",
+        "_body_left",
         "_completed",
         "_endpoint",
         "_eof",
@@ -87,11 +95,13 @@ class RequestParser:
         "_just_begun",
         "_line_bytes",
         "_max_head_bytes",
-        "_packet_bytes",
+        "_parsed",
         "_parser",
+        "_piece_bytes",
         "_receiver",
         "_split",
         "_url",
+        "pending",
         "state",
     )
 
@@ -104,23 +114,33 @@ class RequestParser:
         self._headers: dict[bytes, bytes] = {}
         self._extra_bytes = 0
         """Bytes of lines that are not in `_headers`: repeated names, and trailers."""
-        self._packet_bytes = 0
+        self._piece_bytes = 0
         self._split = False
-        """Whether the current head came in more than one packet."""
+        """Whether the current head came in more than one piece."""
         self._line_bytes = 0
         """Bytes received of the current head, or of lines after it that are not part of a body."""
         self._body: bytes | bytearray = b""
+        self._body_left = 0
+        """Bytes of a body of known length that have not arrived yet."""
         self._hold: Hold | None = None
         self._head: Head | None = None
         self._completed = 0
         """Requests that were completed by the last input."""
         self._just_begun = False
         self._eof = False
+        self._parsed = 0
+        """Bytes of `pending` that are parsed already."""
+        self.pending = b""
+        """Input that is not parsed, or only in part."""
         self.state = ReceiveState.IDLE
 
     def feed(self, data: bytes) -> None:
-        """Parse what has arrived."""
+        """Parse what has arrived; if it is long, it is pending instead."""
         if self.state >= ReceiveState.DONE:
+            return
+        if self.pending:  # the transport had more to deliver when reading was paused
+            self.pending = self.pending[self._parsed :] + data
+            self._parsed = 0
             return
         end = 0
         if self.state == ReceiveState.IDLE:
@@ -143,6 +163,10 @@ class RequestParser:
                             return
                     self._receiver.accept(known, data[end:], hold)
                     return
+        if len(data) > _PIECE_BYTES and len(data) > self._body_left:
+            self.pending = data
+            self._parsed = 0
+            return
         self._parse(data)
         if end > 0 and self._completed == 1:
             self._cache_head(data, end)
@@ -151,14 +175,47 @@ class RequestParser:
         """Return whether a request has begun and is not complete."""
         return ReceiveState.IDLE < self.state < ReceiveState.DONE
 
+    def parse_piece(self) -> int:
+        """Parse the next piece of the pending input; return how many bytes that were."""
+        data = self.pending
+        start = self._parsed
+        is_new = self.state == ReceiveState.IDLE
+        if self._body_left:
+            size = min(len(data) - start, self._body_left)
+        else:
+            size = min(len(data) - start, _PIECE_BYTES)
+            if self.state <= ReceiveState.HEAD:
+                end_of_head = data.find(_END_OF_HEAD, start, start + size)
+                if end_of_head >= 0:
+                    size = end_of_head + len(_END_OF_HEAD) - start
+        end = self._parsed = start + size
+        if end == len(data):
+            self.pending = b""
+        self._parse(memoryview(data)[start:end])
+        if is_new and not start and self._body_left == len(data) - end:
+            # The input is one request, and this was its head.
+            size = len(data)
+            self.pending = b""
+            completed = self._completed
+            if self._body_left:
+                self._parse(memoryview(data)[end:])
+                completed += self._completed
+            if completed == 1:
+                self._cache_head(data, end)
+        if self._eof and not self.pending:
+            self.stop()
+        return size
+
     def end(self) -> None:
-        """Accept no more input: the client has sent everything."""
+        """Accept no more input; an incomplete request is dropped once nothing is pending."""
         self._eof = True
-        self.stop()
+        if not self.pending:
+            self.stop()
 
     def stop(self) -> None:
         """Ignore further input, and drop an incomplete request."""
         self.state = ReceiveState.EOF if self._eof else ReceiveState.DONE
+        self.pending = b""
         self._body = b""
         if self._hold is not None:
             self._hold.release()
@@ -169,15 +226,15 @@ class RequestParser:
         self.stop()
         del self._parser, self._receiver
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: Buffer) -> None:
         self._completed = 0
-        rest: bytes | None = data
+        rest: Buffer | None = data
         while rest is not None and self.state < ReceiveState.DONE:
             rest = self._feed(rest)
 
-    def _feed(self, data: bytes) -> bytes | None:
+    def _feed(self, data: Buffer) -> bytes | None:
         """Feed data to httptools; return what it has to be fed next after an upgrade."""
-        self._packet_bytes = len(data)
+        self._piece_bytes = len(data)
         self._line_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -191,7 +248,7 @@ class RequestParser:
                 self._just_begun = False
                 if self.state == ReceiveState.HEAD:
                     self._split = True
-                    # the packet may hold requests before this one
+                    # the piece may hold requests before this one
                     self._line_bytes = self._head_bytes()
                 self._receiver.expect_more()
             if self._line_bytes > self._max_head_bytes:
@@ -213,7 +270,7 @@ class RequestParser:
             self.stop()
             self._receiver.abort()
 
-    def _without_upgrade(self, rest: bytes) -> bytes:
+    def _without_upgrade(self, rest: Buffer) -> bytes:
         """Return a request without its upgrade header, to be parsed again with what follows it.
 
         An upgrade may be ignored (RFC 9110, 7.8), but the parser stops after such a head, where
@@ -238,6 +295,7 @@ class RequestParser:
         self._headers = {}
         self._extra_bytes = 0
         self._split = False
+        self._body_left = 0
         self._just_begun = True
         self.state = ReceiveState.HEAD
 
@@ -269,7 +327,7 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         self.state = ReceiveState.BODY
         self._just_begun = True
-        may_be_large = self._split or self._packet_bytes > self._max_head_bytes
+        may_be_large = self._split or self._piece_bytes > self._max_head_bytes
         if may_be_large and self._head_bytes() > self._max_head_bytes:
             self._refuse(HEADERS_TOO_LARGE)
         self._line_bytes = 0
@@ -280,6 +338,7 @@ class RequestParser:
                 self._refuse(MALFORMED)
             size = int(length[:_MAX_LENGTH_DIGITS])  # a longer one exceeds any limit
             if size:
+                self._body_left = size
                 hold = self._hold = self._endpoint.admission.hold()
                 refusal = hold.expect(size)
                 if refusal is not None:
@@ -300,6 +359,8 @@ class RequestParser:
             # Not a list of pieces: a client may send its body byte by byte.
             self._body += data
         self._line_bytes = 0
+        if self._body_left:
+            self._body_left -= len(data)
         hold = self._hold
         if hold is None:
             hold = self._hold = self._endpoint.admission.hold()
