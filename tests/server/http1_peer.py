@@ -238,6 +238,7 @@ class Reply(NamedTuple):
     closes: bool
     """Whether it says that the connection closes."""
     complete: bool
+    body: bytes
 
 
 def replies(received: bytes | bytearray, without_body: Sequence[bool] = ()) -> list[Reply]:
@@ -268,7 +269,9 @@ def replies(received: bytes | bytearray, without_body: Sequence[bool] = ()) -> l
             body, data, complete = data, b"", False
         closes = b"\r\nconnection: close" in head
         number = re.match(rb"(\d+):", body)
-        found.append(Reply(int(match[1]), int(number[1]) if number else None, closes, complete))
+        found.append(
+            Reply(int(match[1]), int(number[1]) if number else None, closes, complete, body)
+        )
         assert complete or not data
     return found
 

@@ -5,6 +5,7 @@ application whose every step is an event drive one connection on a loop whose ti
 """
 
 import asyncio
+import re
 import tempfile
 from collections.abc import Iterator
 from typing import Any, Final, cast
@@ -127,7 +128,7 @@ class Scene:
             self.connection.data_received(data)
 
     def end_sending(self) -> None:
-        if self.peer.reading and not self.has_ended and not self.peer.is_closing():
+        if not self.has_ended and not self.peer.is_closing():
             self.has_ended = True
             if not self.connection.eof_received():
                 self.peer.close()
@@ -169,10 +170,14 @@ class Scene:
         self.peer.lose()
 
     async def turns(self, count: int) -> None:
+        was_open = True
         for _ in range(count):
             await asyncio.sleep(0)
             self.peer.take_files()
             self.observe()
+            if self.connection.state == SendState.CLOSED and not was_open:
+                assert self.app.running == 0
+            was_open = self.connection.state != SendState.CLOSED
 
     async def happen(self, name: str, *arguments: Any) -> None:
         complete = self.complete()
@@ -255,6 +260,8 @@ class Scene:
                     assert reply.status == 500
                 elif asked.form != "head" and reply.complete:
                     assert (reply.status, reply.number) == (200, number)
+                if reply.number is not None:
+                    assert re.fullmatch(rb"\d+:(x*|f*|e*)", reply.body)
             else:
                 assert reply.status in {400, 408}
                 assert reply.closes
@@ -321,30 +328,28 @@ def file() -> Iterator[int]:
 kinds = st.sampled_from(KINDS)
 forms = st.sampled_from(FORMS)
 requests = st.tuples(st.just("send"), kinds, forms)
+endings = ["end_sending", "write_nonsense", "stop_server", "abort", "lose"]
 events = st.one_of(
     requests,
     requests,
     requests,
-    st.tuples(st.just("send"), kinds, forms, st.just(40)),
+    st.tuples(st.just("send"), st.sampled_from(["now", "yield"]), forms, st.just(150)),
+    st.tuples(st.just("send"), st.sampled_from(["large", "file"]), st.just("get"), st.just(2)),
     st.tuples(st.just("ask"), kinds, forms),
     st.tuples(st.just("deliver"), st.integers(1, 120)),
-    st.just(("write_nonsense",)),
-    st.just(("end_sending",)),
     st.just(("stop_receiving",)),
     st.just(("receive",)),
     st.tuples(st.just("finish"), st.integers(0, 3)),
     st.tuples(st.just("publish"), st.sampled_from([10, LARGE])),
     st.just(("end_feed",)),
     st.tuples(st.just("sweep"), st.sampled_from([0.0, 1.0, 12.0, 100.0])),
-    st.just(("stop_server",)),
-    st.just(("abort",)),
-    st.just(("lose",)),
     st.tuples(st.just("turns"), st.integers(1, 4)),
     st.tuples(st.just("turns"), st.integers(1, 4)),
+    st.tuples(st.sampled_from(endings)),
 )
 
 
-@given(st.lists(events, max_size=30))
+@given(st.lists(events, min_size=3, max_size=40))
 @settings(max_examples=examples(400, 20_000), deadline=None)
 def test_the_state_keeps_to_the_table_whatever_happens(
     file: int, events: list[tuple[Any, ...]]
@@ -394,6 +399,22 @@ SWEEPS: Final = [("sweep", 1.0), ("sweep", 100.0), ("sweep", 100.0), ("turns", 2
             [("send", "events", "old-alive"), ("send", "now", "get"), ("end_feed",)],
             "IDLE EVENTS LINGER",
         ),
+        (
+            [
+                *[("ask", "events", "old-alive"), ("write_nonsense",), ("deliver", 999)],
+                ("end_feed",),
+            ],
+            "IDLE EVENTS LINGER",
+        ),
+        (
+            [
+                *[("stop_receiving",), ("send", "large", "get", 2), ("send", "later", "get")],
+                *[("receive",), ("finish", 0), ("turns", 1)],
+            ],
+            "IDLE HANDLING IDLE",
+        ),
+        ([("send", "now", "get", 150), ("stop_server",), ("turns", 9)], "IDLE LINGER"),
+        ([("send", "now", "get", 150), ("end_sending",), ("turns", 9)], "IDLE CLOSED"),
     ],
 )
 def test_events_lead_from_state_to_state(

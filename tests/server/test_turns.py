@@ -133,6 +133,23 @@ def test_few_requests_wait_in_memory_while_a_handler_runs() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("count", [80, 600], ids=["queued", "pending"])
+def test_what_arrives_while_reading_is_paused_keeps_its_place(count: int) -> None:
+    """A transport may have read it already."""
+
+    async def scenario(clients: Clients) -> None:
+        connection, peer = clients.connect()
+        batch = numbered(count)
+        connection.data_received(batch[: len(batch) // 2])
+        assert not peer.reading
+        connection.data_received(batch[len(batch) // 2 :])
+        connection.eof_received()
+        await clients.turns()
+        assert [reply.number for reply in replies(peer.received)] == list(range(count))
+
+    run(scenario)
+
+
 def test_a_chunked_body_is_parsed_in_turns() -> None:
     async def scenario(clients: Clients) -> None:
         connection, peer = clients.connect()
