@@ -401,10 +401,10 @@ SWEEPS: Final = [("sweep", 1.0), ("sweep", 100.0), ("sweep", 100.0), ("turns", 2
         ),
         (
             [
-                *[("ask", "events", "old-alive"), ("write_nonsense",), ("deliver", 999)],
-                ("end_feed",),
+                *[("ask", "later", "get"), ("ask", "events", "old-alive"), ("write_nonsense",)],
+                *[("deliver", 999), ("finish", 0), ("turns", 1), ("end_feed",)],
             ],
-            "IDLE EVENTS LINGER",
+            "IDLE HANDLING EVENTS LINGER",
         ),
         (
             [
