@@ -385,10 +385,10 @@ SWEEPS: Final = [("sweep", 1.0), ("sweep", 100.0), ("sweep", 100.0), ("turns", 2
             [("send", "later", "get"), ("stop_server",), ("finish", 0), ("turns", 1)],
             "IDLE HANDLING LINGER",
         ),
-        ([("send", "later", "get"), ("lose",)], "IDLE HANDLING CLOSED"),
+        ([("send", "later", "get"), ("lose",), ("turns", 3)], "IDLE HANDLING CLOSED"),
         ([("send", "file", "get"), ("lose",)], "IDLE FILE CLOSED"),
         ([("send", "events", "get"), ("lose",)], "IDLE EVENTS CLOSED"),
-        ([("send", "later", "get"), ("abort",)], "IDLE HANDLING CLOSED"),
+        ([("send", "later", "get"), ("abort",), ("turns", 3)], "IDLE HANDLING CLOSED"),
         ([("stop_receiving",), ("send", "file", "get"), *SWEEPS], "IDLE FILE CLOSED"),
         ([("stop_receiving",), ("send", "large", "get"), *SWEEPS], "IDLE CLOSED"),
         (
@@ -412,6 +412,13 @@ SWEEPS: Final = [("sweep", 1.0), ("sweep", 100.0), ("sweep", 100.0), ("turns", 2
                 *[("receive",), ("finish", 0), ("turns", 1)],
             ],
             "IDLE HANDLING IDLE",
+        ),
+        (
+            [
+                *[("ask", "now", "get"), ("deliver", 5), ("stop_server",)],
+                *[("ask", "now", "get"), ("deliver", 999)],
+            ],
+            "IDLE LINGER",
         ),
         ([("send", "now", "get", 150), ("stop_server",), ("turns", 9)], "IDLE LINGER"),
         ([("send", "now", "get", 150), ("end_sending",), ("turns", 9)], "IDLE CLOSED"),

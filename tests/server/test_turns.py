@@ -134,6 +134,21 @@ def test_few_requests_wait_in_memory_while_a_handler_runs() -> None:
 
 
 @pytest.mark.parametrize("count", [80, 600], ids=["queued", "pending"])
+def test_a_stopping_server_answers_what_it_has_received(count: int) -> None:
+    async def scenario(clients: Clients) -> None:
+        connection, peer = clients.connect()
+        connection.data_received(numbered(count))
+        clients.endpoint.stop()
+        await clients.turns()
+        found = replies(peer.received)
+        assert [reply.number for reply in found] == list(range(count))
+        assert [reply.closes for reply in found] == [False] * (count - 1) + [True]
+        assert peer.ended
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("count", [80, 600], ids=["queued", "pending"])
 def test_what_arrives_while_reading_is_paused_keeps_its_place(count: int) -> None:
     """A transport may have read it already."""
 

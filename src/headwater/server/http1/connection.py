@@ -19,7 +19,7 @@ that no request follows those that have begun.
 
 event             guard                          receive       send
 ----------------  -----------------------------  ------------  -----------------------------------
-request complete  IDLE, not full, turn not over  DONE if last  HANDLING: run the handler
+request complete  IDLE, not full, nothing waits  DONE if last  HANDLING: run the handler
 request complete  otherwise                      DONE if last  queue it; at 32, pause reading
 problem           receive not DONE, EOF          DONE          `final`, draining, next
 client's EOF      LINGER; IDLE and none follows  EOF           CLOSED
@@ -246,7 +246,12 @@ class Connection:
         if not head.keep_alive:
             self._draining = True
             self._parser.stop()
-        if self.state == SendState.IDLE and not self.full and self._turn_requests > 0:
+        if (
+            self.state == SendState.IDLE
+            and not self.full
+            and self._turn_requests > 0
+            and not self._parser.pending
+        ):
             self._handle(Request(head, body, hold))
         else:
             self._queue.append(Request(head, body, hold))

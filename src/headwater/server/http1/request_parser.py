@@ -131,7 +131,7 @@ class RequestParser:
         self._parsed = 0
         """Bytes of `pending` that are parsed already."""
         self.pending = b""
-        """Input that is not parsed, or only in part."""
+        """Input that is not parsed, or only in part; a piece belongs to it until it is parsed."""
         self.state = ReceiveState.IDLE
 
     def feed(self, data: bytes) -> None:
@@ -189,21 +189,20 @@ class RequestParser:
                 if end_of_head >= 0:
                     size = end_of_head + len(_END_OF_HEAD) - start
         end = self._parsed = start + size
-        if end == len(data):
-            self.pending = b""
         self._parse(memoryview(data)[start:end])
         if is_new and not start and self._body_left == len(data) - end:
             # The input is one request, and this was its head.
             size = len(data)
-            self.pending = b""
             completed = self._completed
             if self._body_left:
                 self._parse(memoryview(data)[end:])
                 completed += self._completed
             if completed == 1:
                 self._cache_head(data, end)
-        if self._eof and not self.pending:
-            self.stop()
+        if start + size == len(data):
+            self.pending = b""
+            if self._eof:
+                self.stop()
         return size
 
     def end(self) -> None:
