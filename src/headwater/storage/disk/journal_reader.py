@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from zlib_ng.zlib_ng import crc32, crc32_combine
 
 from headwater.errors import StoreDamaged
-from headwater.storage.disk.data_directory import HEADER_BYTES, FileHeader, supported_header
+from headwater.storage.disk.data_directory import HEADER_BYTES, supported_header
 from headwater.storage.disk.journal import (
     BATCH,
     BATCH_HEADER,
@@ -46,6 +46,7 @@ _SEARCHED: Final = 1 << 20
 """Bytes after a lost batch header that are searched for records: every start searches the remains
 of an older file, and all of it would take more than a second."""
 
+HEADER_DAMAGE: Final = "its header is not that of a journal file"
 _BATCH_MARK: Final = re.compile(rb"BTCH(?=.{8}[\x00-\x0f]\x00{3})", re.DOTALL)
 """A batch header with a sequence below 2^36: client data may contain any number of magics."""
 
@@ -71,44 +72,42 @@ class Damage(NamedTuple):
     """Nothing intact follows in this file: the batch may be an unfinished write."""
 
 
-def check_header(path: Path) -> None:
-    """Refuse a file that is no journal file, or has a newer version."""
-    number = _number_in_header(path)
-    if number != int(path.stem):
-        raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
+class JournalHeader(NamedTuple):
+    """What the header of a journal file says, by both of its copies."""
+
+    path: Path
+    seed: int | None
+    """The seed of the file's checksums, from either copy; None if both are damaged."""
+    intact: bool
+    unused: bool
+    """Whether the file was being prepared when the process died: the header is not its own."""
 
 
-def is_unused(path: Path) -> bool:
-    """Return whether a file was being prepared when the process died: its header is not its own."""
-    try:
-        number = _number_in_header(path)
-    except StoreDamaged:
-        with path.open("rb") as file:
-            return not file.read(START).strip(b"\0")
-    return number < int(path.stem)
-
-
-def _number_in_header(path: Path) -> int:
-    first, second = _headers(path)
-    if first is None or first != second:
-        raise StoreDamaged(str(path), 0, "its header is not that of a journal file")
-    return first.number
-
-
-def _headers(path: Path) -> list[FileHeader | None]:
-    """Read both copies of the header of a file; None for a damaged one."""
+def read_header(path: Path) -> JournalHeader:
+    """Read the header of a file; refuse a newer version."""
     with path.open("rb") as file:
         stored = file.read(START)
     copies = (stored[:HEADER_BYTES], stored[HEADER_BYTES:])
-    return [supported_header(path, copy, MAGIC, VERSION) for copy in copies]
+    first, second = (supported_header(path, copy, MAGIC, VERSION) for copy in copies)
+    number = int(path.stem)
+    own = next((copy for copy in (first, second) if copy and copy.number == number), None)
+    if first is None or first != second:
+        unused = not stored.strip(b"\0")
+    else:
+        unused = first.number < number
+    seed = None if own is None else seed_for(own.number, own.salt)
+    return JournalHeader(path, seed, own is not None and first == second, unused)
 
 
-def seed_of(path: Path) -> int | None:
-    """Return the seed of a file's checksums, from either copy of its header."""
-    for header in _headers(path):
-        if header is not None and header.number == int(path.stem):
-            return seed_for(header.number, header.salt)
-    return None
+def check_header(path: Path) -> None:
+    """Refuse a file that is no journal file, or has a newer version."""
+    if not read_header(path).intact:
+        raise StoreDamaged(str(path), 0, HEADER_DAMAGE)
+
+
+def is_unused(path: Path) -> bool:
+    """Return whether a file was being prepared when the process died."""
+    return read_header(path).unused
 
 
 def read_journal(path: Path) -> Iterator[JournalEntry | Damage]:
@@ -116,7 +115,10 @@ def read_journal(path: Path) -> Iterator[JournalEntry | Damage]:
 
     Records of a torn batch are skipped, even intact ones.
     """
-    seed = seed_of(path)
+    return _read_journal(path, read_header(path).seed)
+
+
+def _read_journal(path: Path, seed: int | None) -> Iterator[JournalEntry | Damage]:
     with path.open("rb") as file:
         fd = file.fileno()
         size = os.fstat(fd).st_size
@@ -144,12 +146,8 @@ def read_journal(path: Path) -> Iterator[JournalEntry | Damage]:
             sequence += 1
 
 
-def salvage(path: Path, damage: Damage) -> Iterator[JournalEntry | Damage]:
+def _salvage(path: Path, damage: Damage, seed: int) -> Iterator[JournalEntry | Damage]:
     """Read a damaged part of a file: yield the intact records, and the damage between them."""
-    seed = seed_of(path)
-    if seed is None:
-        yield damage
-        return
     with path.open("rb") as file:
         part = _read(file.fileno(), damage.position, damage.end)
     yield from _salvage_part(part, damage.position, seed)
@@ -309,27 +307,23 @@ class Torn(NamedTuple):
     position: int
 
 
-def read_journals(files: list[Path]) -> Iterator[tuple[Path, JournalEntry | Damage | Torn]]:
+def read_journals(
+    files: list[JournalHeader],
+) -> Iterator[tuple[Path, JournalEntry | Damage | Torn]]:
     """Read journal files in order, oldest first."""
-    for index, path in enumerate(files):
-        for item in read_journal(path):
-            if (
-                isinstance(item, Damage)
-                and item.torn
-                and not any(map(has_records, files[index + 1 :]))
-            ):
-                yield path, Torn(item.position)
-            elif isinstance(item, Damage) and item.torn:
-                yield from ((path, part) for part in salvage(path, item))
-            else:
+    for index, (path, seed, _, _) in enumerate(files):
+        for item in _read_journal(path, seed):
+            if isinstance(item, JournalEntry) or not item.torn or seed is None:
                 yield path, item
+            elif any(map(_has_records, files[index + 1 :])):
+                yield from ((path, part) for part in _salvage(path, item, seed))
+            else:
+                yield path, Torn(item.position)
 
 
-def has_records(path: Path) -> bool:
-    """Return whether a journal file has an intact record."""
-    return not is_unused(path) and any(
-        isinstance(item, JournalEntry) for item in read_journal(path)
-    )
+def _has_records(file: JournalHeader) -> bool:
+    items = _read_journal(file.path, file.seed)
+    return any(isinstance(item, JournalEntry) for item in items)
 
 
 class DamageOwners(NamedTuple):

@@ -10,8 +10,8 @@ it synced them. They are made durable before a reader sees them (docs/decisions/
 
 import logging
 import sqlite3
-from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -21,30 +21,17 @@ from headwater.storage.disk.catalog import Catalog, CatalogFailed
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import sync, sync_directory
 from headwater.storage.disk.journal import journal_numbers, journal_path, make_durable, retire
-from headwater.storage.disk.journal_reader import (
-    Damage,
-    NamedStream,
-    Torn,
-    check_header,
-    describe_streams,
-    find_owners,
-    is_unused,
-    read_journals,
-)
 from headwater.storage.disk.metrics import EngineMetrics
-from headwater.storage.disk.records import (
-    CREATE,
-    DELETE,
-    AppendRecord,
-    CreateRecord,
-    DamagedRecord,
-    DeleteRecord,
-    KeepRecord,
-    Record,
-    decode,
-    stream_of,
-)
 from headwater.storage.disk.registry import Registry
+from headwater.storage.disk.replay import (
+    Applies,
+    TornWrite,
+    apply_record,
+    known_in,
+    path_in,
+    replay,
+    require_intact,
+)
 from headwater.storage.disk.segments import START as SEGMENT_START
 from headwater.storage.disk.segments import check_header as check_segment_header
 from headwater.storage.disk.segments import segment_numbers, segment_path
@@ -72,8 +59,7 @@ def recover(
     files = [journal_path(journals, number) for number in numbers]
     known = {number for number, _, _ in catalog.segments()}
     _refuse_newer(segments, known)
-    replay = Replay(registry)
-    ends = _replay(files, replay, faults)
+    ends, records = _replay(files, registry, faults)
     if durable and ends:
         for path, end in ends.items():
             make_durable(path, end, faults)
@@ -92,12 +78,12 @@ def recover(
         number -= 1
         journal_path(journals, number + 1).unlink(missing_ok=True)
     faults.reach("recovery-replayed")
-    metrics.recovered_records = replay.records
+    metrics.recovered_records = records
     metrics.recovery_seconds = perf_counter() - started
-    if replay.records:
+    if records:
         log.info(
             "recovered",
-            extra={"records": replay.records, "seconds": round(metrics.recovery_seconds, 3)},
+            extra={"records": records, "seconds": round(metrics.recovery_seconds, 3)},
         )
         # `headwater info` shows these metrics; a failure to store them must not prevent the start.
         with suppress(CatalogFailed, sqlite3.DatabaseError):
@@ -105,29 +91,32 @@ def recover(
     return number
 
 
-def _replay(files: list[Path], replay: "Replay", faults: Faults) -> dict[Path, int]:
-    """Apply the records of journal files; return the end of the last record in each."""
+def _replay(files: list[Path], registry: Registry, faults: Faults) -> tuple[dict[Path, int], int]:
+    """Apply the records of journal files; return the end of each file, and the number of records.
+
+    A file without records has no end.
+    """
     ends: dict[Path, int] = {}
-    used = [path for path in files if not is_unused(path)]
-    for path in used:
-        check_header(path)
-    for path, item in read_journals(used):
-        if isinstance(item, Damage):
-            reason = "a record does not match its checksum"
-            lost = replay.describe(find_owners(path, item).streams)
-            raise StoreDamaged(str(path), item.position, reason + lost)
-        if isinstance(item, Torn):
-            _cut(path, item.position, faults)
-            log.warning("cut off a torn batch", extra={"file": path, "position": item.position})
+    touched: dict[int, DiskStream] = {}
+    records = 0
+    for step in replay(files, partial(known_in, registry)):
+        if isinstance(step, TornWrite):
+            _cut(step.path, step.position, faults)
+            log.warning(
+                "cut off a torn batch", extra={"file": step.path, "position": step.position}
+            )
             continue
-        try:
-            replay.apply(decode(item.body))
-        except DamagedRecord as error:
-            reason = f"{error}{replay.describe([stream_of(item.body)])}"
-            raise StoreDamaged(str(path), item.position, reason) from error
-        ends[path] = item.end
-    replay.finish()
-    return ends
+        decision = require_intact(step, partial(path_in, registry))
+        if isinstance(decision, Applies):
+            stream = apply_record(registry, decision.record)
+            if stream is not None:
+                touched[stream.number] = stream
+        records += 1
+        ends[step.path] = step.end
+    for stream in touched.values():
+        registry.replayed(stream)
+    registry.changed.clear()
+    return ends, records
 
 
 def _check_complete(journals: Path, numbers: list[int], first: int, registry: Registry) -> None:
@@ -162,94 +151,3 @@ def _delete_orphans(segments: Path, known: set[int]) -> None:
                 segment_path(segments, number).unlink()
             except OSError as error:
                 log.warning("could not delete an obsolete segment", extra={"error": error})
-
-
-class Replay:
-    """Applies records in the order of the journal."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._touched: dict[int, DiskStream] = {}
-        self.records = 0
-
-    def apply(self, record: Record) -> None:
-        """Apply one record; a record that the catalog already has changes nothing."""
-        self.records += 1
-        registry = self._registry
-        if isinstance(record, CreateRecord):
-            registry.next_epoch = max(registry.next_epoch, record.stream + 1)
-            if registry.by_number(record.stream) is None:
-                stream = registry.make(record.stream, record.meta)
-                registry.put(stream)
-                registry.created(stream, record.data, closed=record.meta.closed)
-                self._touched[record.stream] = stream
-            return
-        if isinstance(record, KeepRecord):
-            registry.documents.put(record.documents)
-            return
-        found = registry.by_number(record.stream)
-        if found is None:
-            raise DamagedRecord("it belongs to an unknown stream")
-        if isinstance(record, DeleteRecord):
-            if not found.deleted:
-                registry.deleted(found)
-            return
-        self._append(found, record)
-
-    def _append(self, stream: DiskStream, record: AppendRecord) -> None:
-        end = stream.durable.end
-        if record.start < end or (not record.data and stream.durable.closed):
-            return
-        if record.start > end:
-            raise DamagedRecord(f"bytes {end} to {record.start} before it are missing")
-        self._registry.appended(stream, record.data, record.extras, record.now)
-        self._touched[stream.number] = stream
-
-    def describe(self, streams: Iterable[int]) -> str:
-        """Describe streams with the paths that the catalog and the journal so far provide."""
-        numbers = [number for number in dict.fromkeys(streams) if number]
-        return describe_streams(*(NamedStream(number, self._path(number)) for number in numbers))
-
-    def _path(self, number: int) -> str | None:
-        stream = self._registry.by_number(number)
-        return None if stream is None else stream.path
-
-    def finish(self) -> None:
-        """Continue all streams from the end of the journal."""
-        for stream in self._touched.values():
-            self._registry.replayed(stream)
-        self._registry.changed.clear()
-
-
-class StreamCount:
-    """Counts the live streams of the catalog and of the journal after it."""
-
-    def __init__(self, db: sqlite3.Connection | None) -> None:
-        self._db = db
-        self._created: set[int] = set()
-        self._deleted: set[int] = set()
-
-    def follow(self, body: bytes) -> None:
-        """Count one record; a record that the catalog already has changes nothing."""
-        number = stream_of(body)
-        if body[0] == CREATE and self._is_live(number) is None:
-            self._created.add(number)
-        elif body[0] == DELETE:
-            self._created.discard(number)
-            if self._is_live(number):
-                self._deleted.add(number)
-
-    def _is_live(self, number: int) -> bool | None:
-        if self._db is None:
-            return None
-        query = "SELECT NOT deleted FROM streams WHERE id = ?"
-        row = self._db.execute(query, (number,)).fetchone()
-        return None if row is None else bool(row[0])
-
-    @property
-    def count(self) -> int:
-        known = 0
-        if self._db is not None:
-            query = "SELECT count(*) FROM streams WHERE NOT deleted"
-            known = int(self._db.execute(query).fetchone()[0])
-        return known + len(self._created) - len(self._deleted)

@@ -13,7 +13,6 @@ file is the first file in it, and no store starts on a journal without a catalog
 
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -26,16 +25,8 @@ from headwater.storage.disk import catalog
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import make_directory, sync_directory, sync_file
 from headwater.storage.disk.journal import START, JournalWriter, journal_numbers, journal_path
-from headwater.storage.disk.journal_reader import (
-    Damage,
-    JournalEntry,
-    Torn,
-    check_header,
-    is_unused,
-    read_journal,
-    read_journals,
-)
-from headwater.storage.disk.offline.check import Progress, no_progress
+from headwater.storage.disk.journal_reader import check_header
+from headwater.storage.disk.offline.check import FollowedStreams, Progress, no_progress
 from headwater.storage.disk.offline.view import (
     DirectoryView,
     explain_disk_full,
@@ -44,7 +35,7 @@ from headwater.storage.disk.offline.view import (
     require_data,
     take_view,
 )
-from headwater.storage.disk.recovery import StreamCount
+from headwater.storage.disk.replay import TornWrite, replay, require_intact
 from headwater.storage.disk.segments import Extent, OpenSegment, naming, segment_path
 
 _PIECE: Final = 4 << 20
@@ -173,36 +164,33 @@ def _copy(segment: OpenSegment, path: Path, report: Callable[[int], None]) -> No
 def _copy_journals(
     view: DirectoryView, folder: Path, copied: BackupSummary, catalog_path: Path
 ) -> None:
-    """Copy complete batches only."""
+    """Copy complete batches only; refuse what a start would refuse."""
     originals = view.folder / "journal"
     if view.missing_journals:
         missing = journal_path(originals, view.missing_journals[0])
         raise StoreDamaged(str(missing), 0, "the file is missing")
+    ends: dict[Path, int] = {}
+    with closing(read_only(catalog_path.parent, live=False)) as db:
+        streams = FollowedStreams(db)
+        for step in replay(view.journals, streams.known):
+            if not isinstance(step, TornWrite):
+                original = step._replace(path=originals / step.path.name)
+                streams.follow(require_intact(original, streams.path))
+                ends[step.path] = step.end
+        copied.streams = streams.count
+        (first,) = db.execute("SELECT value FROM meta WHERE key = 'journal_from'").fetchone()
     files = list(view.journals)
-    while files and is_unused(files[-1]):
+    while files and files[-1] not in ends:  # a start creates it again
         files.pop()
-    ends = dict.fromkeys(files, START)
     for path in files:
-        try:
-            check_header(path)
-        except StoreDamaged as damage:
-            raise StoreDamaged(str(originals / path.name), 0, damage.reason) from None
-    for path, item in read_journals(files):
-        if isinstance(item, Damage):
-            reason = "a record does not match its checksum"
-            raise StoreDamaged(str(originals / path.name), item.position, reason)
-        if not isinstance(item, Torn):
-            ends[path] = item.end
-    for path, end in ends.items():
+        end = ends.get(path, START)
         os.truncate(path, end)
         path.rename(folder / path.name)
         sync_file(folder / path.name)
         copied.journal_bytes += end
-    if not ends:  # the first file was still being prepared
-        with closing(read_only(catalog_path.parent, live=False)) as db:
-            query = "SELECT value FROM meta WHERE key = 'journal_from'"
-            (number,) = db.execute(query).fetchone()
-        JournalWriter(folder, int(number), 0).close()
+    if not files:
+        JournalWriter(folder, int(first), 0).close()
+        copied.journal_bytes = START
     journal_path(folder, _MARK).unlink()
 
 
@@ -210,17 +198,6 @@ def _copy_catalog(path: Path, target: Path, copied: BackupSummary) -> None:
     sync_file(path)
     copied.catalog_bytes = path.stat().st_size
     path.rename(target / catalog.FILE)
-    with closing(read_only(target, live=False)) as db:
-        copied.streams = _count(db, target / "journal")
-
-
-def _count(db: sqlite3.Connection, journals: Path) -> int:
-    streams = StreamCount(db)
-    for number in journal_numbers(journals):
-        for item in read_journal(journal_path(journals, number)):
-            if isinstance(item, JournalEntry):
-                streams.follow(item.body)
-    return streams.count
 
 
 def _verify(target: Path, folder: Path) -> None:

@@ -5,29 +5,19 @@ The check works on a view of the directory, so a server may run meanwhile. It ch
 
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import accumulate, groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from headwater.errors import StoreDamaged
 from headwater.storage.disk import catalog
 from headwater.storage.disk.catalog import end_of
 from headwater.storage.disk.journal import journal_path
-from headwater.storage.disk.journal_reader import (
-    Damage,
-    NamedStream,
-    Torn,
-    check_header,
-    describe_streams,
-    find_owners,
-    is_unused,
-    read_journals,
-)
+from headwater.storage.disk.journal_reader import NamedStream, describe_streams
 from headwater.storage.disk.offline.catalog_repair import read_no_rows
 from headwater.storage.disk.offline.view import (
     DirectoryView,
@@ -36,16 +26,21 @@ from headwater.storage.disk.offline.view import (
     read_only,
     take_view,
 )
-from headwater.storage.disk.records import (
-    AppendRecord,
-    CreateRecord,
-    DamagedRecord,
-    KeepRecord,
-    Record,
-    decode,
-    stream_of,
+from headwater.storage.disk.records import AppendRecord, CreateRecord, DeleteRecord
+from headwater.storage.disk.replay import (
+    Applies,
+    DamagedHeader,
+    DamagedPart,
+    Decision,
+    Gap,
+    KnownStream,
+    Refused,
+    Replayed,
+    TornWrite,
+    UnknownStream,
+    Unreadable,
+    replay,
 )
-from headwater.storage.disk.recovery import StreamCount
 from headwater.storage.disk.segments import (
     EXTENT_HEADER,
     Extent,
@@ -127,8 +122,7 @@ class Check:
             + sum(path.stat().st_size for path in view.journals)
         )
         self._db: sqlite3.Connection | None = None
-        self._created: dict[int, str] = {}
-        """Paths of the streams that the journal creates."""
+        self._streams = FollowedStreams(None)
 
     def run(self) -> CheckReport:
         self._check()
@@ -145,13 +139,14 @@ class Check:
             self._journals()
             return
         with closing(read_only(view.catalog.parent, live=False)) as self._db:
+            self._streams = FollowedStreams(self._db)
             self._db.set_progress_handler(lambda: self._report_progress(0), _STEPS)
             try:
                 self._integrity()
                 self._report_progress(self._catalog_bytes)
                 self._missing_journals()
                 self._segments()
-                self._streams()
+                self._extents_of_streams()
                 self._journals()
             except sqlite3.DatabaseError as error:
                 if is_disk_full(error):
@@ -170,16 +165,8 @@ class Check:
         numbers = [
             stream for stream in dict.fromkeys(streams) if stream
         ]  # documents belong to no stream
-        named = tuple(NamedStream(stream, self._path(stream)) for stream in numbers)
+        named = tuple(NamedStream(stream, self._streams.path(stream)) for stream in numbers)
         self._report.damages.append(Finding(name, what, position, named))
-
-    def _path(self, stream: int) -> str | None:
-        if stream in self._created:
-            return self._created[stream]
-        if self._db is None:
-            return None
-        row = self._db.execute("SELECT path FROM streams WHERE id = ?", (stream,)).fetchone()
-        return None if row is None else row[0]
 
     def _report_progress(self, done: int) -> None:
         """Report progress, which never decreases."""
@@ -199,7 +186,7 @@ class Check:
             if message != "ok":
                 self._catalog_damage(f"SQLite: {message}")
 
-    def _streams(self) -> None:
+    def _extents_of_streams(self) -> None:
         """Check that the extents of each stream are contiguous from its start to its end."""
         assert self._db is not None  # noqa: S101 - set by `run`
         rows = self._db.execute(
@@ -310,50 +297,31 @@ class Check:
             self._found(journal_path(view.folder / "journal", number), "the file is missing")
 
     def _journals(self) -> None:
-        ends = StreamEnds(self._db)
-        streams = StreamCount(self._db)
-        folder = Path("journal")
-        files = list(self._usable_journals())
+        files = self._view.journals
         sizes = accumulate((path.stat().st_size for path in files), initial=self._done)
         before = dict(zip(files, sizes, strict=False))
-        for path, item in read_journals(files):
-            self._report_progress(before[path] + item.position)
-            name = str(folder / path.name)
-            if isinstance(item, Torn):
-                if not self._view.live:
-                    self._report.notes.append(
-                        f"{name}, byte {item.position}: an unfinished write; "
-                        "the next start cuts it off."
-                    )
-            elif isinstance(item, Damage):
-                what = f"bytes {item.position} to {item.end} don't match their checksum"
-                self._found(name, what, item.position, *find_owners(path, item).streams)
-            else:
-                self._report.records += 1
-                streams.follow(item.body)
-                wrong = self._follow(ends, item.body)
-                if wrong is not None and self._db is not None:
-                    self._found(name, wrong, item.position, stream_of(item.body))
-        self._report.streams = streams.count
-
-    def _follow(self, ends: "StreamEnds", body: bytes) -> str | None:
-        try:
-            record = decode(body)
-        except DamagedRecord as error:
-            return str(error)
-        if isinstance(record, CreateRecord):
-            self._created[record.stream] = record.meta.path
-        return ends.follow(record)
-
-    def _usable_journals(self) -> Iterator[Path]:
-        for path in self._view.journals:
-            try:
-                if is_unused(path):
-                    continue
-                check_header(path)
-            except StoreDamaged as damage:
-                self._found(f"journal/{path.name}", damage.reason, 0)
-            yield path
+        for step in replay(files, self._streams.known):
+            self._report_progress(before[step.path] + step.position)
+            name = f"journal/{step.path.name}"
+            match step:
+                case TornWrite():
+                    if not self._view.live:
+                        self._report.notes.append(
+                            f"{name}, byte {step.position}: an unfinished write; "
+                            "the next start cuts it off."
+                        )
+                case DamagedHeader():
+                    self._found(name, step.reason, 0)
+                case DamagedPart():
+                    what = f"bytes {step.position} to {step.end} don't match their checksum"
+                    self._found(name, what, step.position, *step.streams)
+                case Replayed():
+                    self._report.records += 1
+                    self._streams.follow(step.decision)
+                    # Without the catalog, most streams are unknown.
+                    if isinstance(step.decision, Refused) and self._db is not None:
+                        self._found(name, step.reason, step.position, *step.streams)
+        self._report.streams = self._streams.count
 
 
 _RULES: Final = (
@@ -394,38 +362,61 @@ _RULES: Final = (
 """The invariants of the catalog, as queries for their violations."""
 
 
-_END: Final = f"SELECT {end_of()} FROM streams WHERE id = ?"  # noqa: S608 - ours
+_KNOWN: Final = f"SELECT {end_of()}, closed, deleted FROM streams WHERE id = ?"  # noqa: S608 - ours
 
 
-class StreamEnds:
-    """The end of each stream, in the catalog and the journal after it."""
+class FollowedStreams:
+    """The streams of a catalog, as the journal after it leaves them."""
 
     def __init__(self, db: sqlite3.Connection | None) -> None:
         self._db = db
-        self._ends: dict[int, int] = {}
+        self._streams: dict[int, KnownStream] = {}
+        self._created: dict[int, str] = {}
+        """Paths of the streams that the journal creates."""
+        self._new = 0
+        """How many more streams are live than in the catalog."""
 
-    def _end(self, stream: int) -> int | None:
-        if stream not in self._ends and self._db is not None:
-            row = self._db.execute(_END, (stream,)).fetchone()
-            if row is not None:
-                self._ends[stream] = row[0]
-        return self._ends.get(stream)
+    def _row(self, query: str, *values: int) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = None
+        if self._db is not None:
+            row = self._db.execute(query, values).fetchone()
+        return row
 
-    def follow(self, record: Record) -> str | None:
-        """Apply one record; return why it can't be applied, or None."""
-        if isinstance(record, CreateRecord):
-            meta = record.meta
-            self._ends[record.stream] = meta.at + len(record.data)
-            if meta.source and self._end(meta.source) is None:
-                return f"it creates a fork of the unknown stream {meta.source}"
-            return None
-        if isinstance(record, KeepRecord):
-            return None
-        end = self._end(record.stream)
-        if end is None:
-            return "it belongs to an unknown stream"
-        if isinstance(record, AppendRecord) and record.start >= end:
-            self._ends[record.stream] = record.start + len(record.data)
-            if record.start > end:
-                return f"bytes {end} to {record.start} before it are missing"
-        return None
+    def known(self, number: int) -> KnownStream | None:
+        """Return what is known of a stream."""
+        if number not in self._streams and (row := self._row(_KNOWN, number)) is not None:
+            end, closed, deleted = row
+            self._streams[number] = KnownStream(end, bool(closed), bool(deleted))
+        return self._streams.get(number)
+
+    def path(self, number: int) -> str | None:
+        """Return the path of a stream."""
+        if number in self._created:
+            return self._created[number]
+        row = self._row("SELECT path FROM streams WHERE id = ?", number)
+        return None if row is None else row[0]
+
+    @property
+    def count(self) -> int:
+        """The number of live streams."""
+        (known,) = self._row("SELECT count(*) FROM streams WHERE NOT deleted") or (0,)
+        return int(known) + self._new
+
+    def follow(self, decision: Decision | Unreadable) -> None:
+        """Apply a record; go on after a gap, and with a fork of an unknown stream."""
+        match decision:
+            case Applies(CreateRecord() as record) | UnknownStream(CreateRecord() as record):
+                meta = record.meta
+                self._created[record.stream] = meta.path
+                self._streams[record.stream] = KnownStream(meta.at + len(record.data), meta.closed)
+                self._new += 1
+            case Applies(AppendRecord() as record) | Gap(record):
+                before = self._streams[record.stream]
+                self._streams[record.stream] = before._replace(
+                    end=record.start + len(record.data),
+                    closed=before.closed or record.extras.close,
+                )
+            case Applies(DeleteRecord() as record):
+                before = self._streams[record.stream]
+                self._streams[record.stream] = before._replace(deleted=True)
+                self._new -= 1

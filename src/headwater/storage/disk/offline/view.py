@@ -37,7 +37,7 @@ from headwater.errors import NewerFormat, StoreError
 from headwater.storage.disk import catalog, journal
 from headwater.storage.disk.disk_space import DISK_FULL_ERRORS
 from headwater.storage.disk.journal import ZEROS, journal_numbers, journal_path
-from headwater.storage.disk.journal_reader import Damage, is_unused, read_journal, seed_of
+from headwater.storage.disk.journal_reader import Damage, is_unused, read_header, read_journal
 from headwater.storage.disk.segments import OpenSegment, naming, segment_numbers, segment_path
 
 _TRIES: Final = 200
@@ -266,7 +266,7 @@ def copy_file(original: Path, copy: Path) -> None:
 def _refuse_newer(copy: Path, original: Path) -> None:
     """Refuse a journal file of a newer version, with the name of the original."""
     try:
-        seed_of(copy)
+        read_header(copy)
     except NewerFormat as error:
         raise NewerFormat(str(original), error.version, journal.VERSION) from None
 
