@@ -301,24 +301,22 @@ _MAX_STREAM: Final = 2**56
 _KINDS: Final = (CREATE, APPEND, DELETE, KEEP)
 
 
-class Torn(NamedTuple):
-    """An unfinished write at the end of the whole journal: the next start cuts it off."""
+def read_journals(files: list[JournalHeader]) -> Iterator[tuple[Path, JournalEntry | Damage]]:
+    """Read journal files in order, oldest first.
 
-    position: int
-
-
-def read_journals(
-    files: list[JournalHeader],
-) -> Iterator[tuple[Path, JournalEntry | Damage | Torn]]:
-    """Read journal files in order, oldest first."""
+    A part is torn only at the end of the whole journal: the next start cuts it off.
+    """
     for index, (path, seed, _, _) in enumerate(files):
         for item in _read_journal(path, seed):
-            if isinstance(item, JournalEntry) or not item.torn or seed is None:
-                yield path, item
-            elif any(map(_has_records, files[index + 1 :])):
+            if (
+                isinstance(item, Damage)
+                and item.torn
+                and seed is not None
+                and any(map(_has_records, files[index + 1 :]))
+            ):
                 yield from ((path, part) for part in _salvage(path, item, seed))
             else:
-                yield path, Torn(item.position)
+                yield path, item
 
 
 def _has_records(file: JournalHeader) -> bool:

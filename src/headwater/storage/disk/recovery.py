@@ -32,9 +32,7 @@ from headwater.storage.disk.replay import (
     replay,
     require_intact,
 )
-from headwater.storage.disk.segments import START as SEGMENT_START
-from headwater.storage.disk.segments import check_header as check_segment_header
-from headwater.storage.disk.segments import segment_numbers, segment_path
+from headwater.storage.disk.segments import SegmentReader, segment_numbers, segment_path
 from headwater.storage.disk.stream import DiskStream
 
 log: Final = logging.getLogger("headwater.disk")
@@ -138,9 +136,8 @@ def _cut(path: Path, position: int, faults: Faults) -> None:
 def _refuse_newer(segments: Path, known: set[int]) -> None:
     """Refuse segments of a newer version; an unreadable segment does not prevent a start."""
     for number in known:
-        path = segment_path(segments, number)
-        with suppress(StoreDamaged, OSError), path.open("rb") as file:
-            check_segment_header(path, file.read(SEGMENT_START))
+        with suppress(OSError):
+            SegmentReader(segment_path(segments, number))
 
 
 def _delete_orphans(segments: Path, known: set[int]) -> None:

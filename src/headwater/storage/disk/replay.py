@@ -15,7 +15,6 @@ from headwater.storage.disk.journal_reader import (
     HEADER_DAMAGE,
     JournalEntry,
     NamedStream,
-    Torn,
     describe_streams,
     find_owners,
     read_header,
@@ -177,7 +176,7 @@ def replay(paths: Sequence[Path], known: Lookup) -> Iterator[Step]:
         if isinstance(item, JournalEntry):
             decision = _decide(item.body, known)
             yield Replayed(path, item.position, item.end, stream_of(item.body), decision)
-        elif isinstance(item, Torn):
+        elif item.torn:
             yield TornWrite(path, item.position)
         else:
             yield DamagedPart(path, item.position, item.end, *find_owners(path, item))

@@ -14,8 +14,8 @@ cache each byte would be copied into a page that has to be found first, and all 
 for one sync, which delays the journal's syncs. Direct writes take a third of the processor time and
 reach the disk little by little.
 
-`SegmentFile` and `SegmentFiles` serve readers. `OpenSegment` serves the offline commands, which
-have to read damaged files.
+`SegmentReader` verifies headers and blocks. The offline commands use it as it is, since they go on
+after damage; `SegmentFile` and `SegmentFiles` serve the engine.
 """
 
 import errno
@@ -24,7 +24,7 @@ import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from fcntl import F_GETFL, F_SETFL, fcntl
 from pathlib import Path
 from struct import Struct as Layout
@@ -33,7 +33,7 @@ from weakref import WeakValueDictionary
 
 from zlib_ng.zlib_ng import crc32
 
-from headwater.errors import StoreDamaged, StreamDamaged
+from headwater.errors import StreamDamaged
 from headwater.protocol.byte_requests import Buffer
 from headwater.storage.disk.data_directory import (
     HEADER_BYTES,
@@ -55,6 +55,8 @@ _EXTENT: Final = Layout("<4sQQQ")
 _CRC: Final = Layout("<I")
 START: Final = HEADER_BYTES
 EXTENT_HEADER: Final = _EXTENT.size + _CRC.size
+_WINDOW: Final = 1 << 20
+"""Bytes to read at once in search of an extent header."""
 MAX_CHECKED_BLOCKS: Final = 1 << 12
 """Verified blocks to remember per file: 1 GiB of long extents, in 256 KiB of memory."""
 _UNREADABLE: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
@@ -108,7 +110,7 @@ class SegmentWriter:
             self.add_long(stream, start, length, buffers)
             return
         data = b"".join(buffers)  # most extents are short: one write is much cheaper
-        self._file.write(extent_header(stream, start, length) + data + _CRC.pack(crc32(data)))
+        self._file.write(_short_extent(stream, start, data))
         self._added(stream, start, length)
 
     def add_long(self, stream: int, start: int, length: int, pieces: Iterable[Buffer]) -> None:
@@ -162,40 +164,114 @@ def _blocks(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
         yield block
 
 
-class SegmentFile:
-    """A segment that is open for reading, and closed with its last reference."""
+class SegmentReader:
+    """A segment that is open for reading, and closed with its last reference.
 
-    __slots__ = ("__weakref__", "_has_header", "_max_verified", "_verified", "fd", "path")
+    It stays readable after a server has deleted the file.
+    """
 
-    def __init__(self, path: Path, max_checked_blocks: int = MAX_CHECKED_BLOCKS) -> None:
+    __slots__ = ("__weakref__", "fd", "header_damage", "number", "path")
+
+    def __init__(self, path: Path) -> None:
+        """Open a segment; refuse a newer version."""
         self.path = path
-        self._max_verified = max_checked_blocks
+        self.number = int(path.stem)
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._verified: set[int] = set()
-        self._has_header = self._check_header()
-        """If the file header is damaged, the header of each extent is verified as well."""
-
-    def _check_header(self) -> bool:
-        try:
-            check_header(self.path, os.pread(self.fd, START, 0))
-        except StoreDamaged as damage:
-            log.error(  # noqa: TRY400 - the stack adds nothing
-                "a segment is damaged", extra={"file": damage.file, "reason": damage.reason}
-            )
-            return False
-        except OSError as error:
-            if error.errno not in _UNREADABLE:
-                raise
-            log.error(  # noqa: TRY400 - the stack adds nothing
-                "a segment is damaged", extra={"file": self.path, "reason": error}
-            )
-            return False
-        return True
+        self.header_damage = self._check_header()
+        """The damage of the file header, or None; extents may be intact all the same."""
 
     def __del__(self) -> None:
         fd = getattr(self, "fd", -1)
         if fd >= 0:
             os.close(fd)
+
+    def _check_header(self) -> str | None:
+        try:
+            header = supported_header(self.path, self.pread(START, 0), MAGIC, VERSION)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            return str(error)
+        intact = header is not None and header.number == self.number
+        return None if intact else "its header is not that of a segment file"
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Read `length` bytes, or up to the end of the file."""
+        try:
+            return os.pread(self.fd, length, position)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+    def _read(self, _extent: Extent, length: int, position: int) -> bytes:
+        return self.pread(length, position)
+
+    def has_header(self, extent: Extent) -> bool:
+        """Return whether an extent's own header agrees with the catalog."""
+        header = self._read(extent, EXTENT_HEADER, extent.position - EXTENT_HEADER)
+        return parse_extent_header(header) == (extent.stream, extent.start, extent.length)
+
+    def has_block(self, extent: Extent, index: int) -> bool:
+        """Return whether a block of an extent matches its checksum."""
+        at = index * BLOCK
+        size = min(BLOCK, extent.length - at)
+        block = self._read(extent, size, extent.position + at)
+        sums = extent.position + extent.length
+        stored = self._read(extent, _CRC.size, sums + index * _CRC.size)
+        return len(block) == size and stored == _CRC.pack(crc32(block))
+
+    def damaged_blocks(self, extent: Extent) -> Iterator[tuple[int, int]]:
+        """Yield the first and last byte of each block of an extent that fails its checksum."""
+        for index in range(-(-extent.length // BLOCK)):
+            if not self.has_block(extent, index):
+                yield index * BLOCK, min((index + 1) * BLOCK, extent.length)
+
+    def intact_length(self, extent: Extent) -> int:
+        """Return the length of the intact prefix of an extent."""
+        first, _ = next(self.damaged_blocks(extent), (extent.length, 0))
+        return first
+
+    def extents(self) -> Iterator[Extent]:
+        """Find extents by their own headers; skip damaged ones."""
+        size = self.size
+        at: int | None = START
+        while at is not None and at + EXTENT_HEADER <= size:
+            found = parse_extent_header(self.pread(EXTENT_HEADER, at))
+            if found is None:
+                at = self._next_mark(at + 1, size)
+                continue
+            stream, start, length = found
+            extent = Extent(stream, start, length, self.number, at + EXTENT_HEADER)
+            yield extent
+            at = extent.position + length + _sums_bytes(length)
+
+    def _next_mark(self, position: int, size: int) -> int | None:
+        while position < size:
+            piece = self.pread(_WINDOW + EXTENT_HEADER, position)
+            at = piece.find(_EXTENT_MAGIC)
+            while at >= 0:
+                if parse_extent_header(piece[at : at + EXTENT_HEADER]) is not None:
+                    return position + at
+                at = piece.find(_EXTENT_MAGIC, at + 1)
+            position += _WINDOW
+        return None
+
+
+class SegmentFile(SegmentReader):
+    """A segment that serves readers: each block is verified once, and damage is raised."""
+
+    __slots__ = ("_max_verified", "_verified")
+
+    def __init__(self, path: Path, max_checked_blocks: int = MAX_CHECKED_BLOCKS) -> None:
+        super().__init__(path)
+        self._max_verified = max_checked_blocks
+        self._verified: set[int] = set()
+        if self.header_damage is not None:
+            log.error("a segment is damaged", extra={"file": path, "reason": self.header_damage})
 
     def read(self, extent: Extent, begin: int, end: int) -> bytes:
         """Return a range of an extent, verified since the file was opened."""
@@ -214,9 +290,10 @@ class SegmentFile:
         for index in range(first // BLOCK, -(-last // BLOCK)):
             at = extent.position + index * BLOCK
             if at not in self._verified:
-                if not self._has_header:
+                if self.header_damage is not None:  # this may be another segment
                     self.verify_header(extent)
-                self._verify(extent, index)
+                if not self.has_block(extent, index):
+                    raise StreamDamaged(str(self.path), at, extent.stream)
                 if len(self._verified) >= self._max_verified:
                     self._verified.clear()
                 self._verified.add(at)
@@ -229,47 +306,28 @@ class SegmentFile:
             index += 1
         return max(begin, min(extent.end, extent.start + index * BLOCK))
 
-    def _verify(self, extent: Extent, index: int) -> None:
-        at = index * BLOCK
-        size = min(BLOCK, extent.length - at)
-        block = self._read(extent, size, extent.position + at)
-        sums = extent.position + extent.length
-        stored = self._read(extent, _CRC.size, sums + index * _CRC.size)
-        if len(block) != size or stored != _CRC.pack(crc32(block)):
-            raise StreamDamaged(str(self.path), extent.position + at, extent.stream)
-
     def read_short(self, extent: Extent) -> bytes:
         """Return an extent of one block, verified with its header, in one read."""
         at = extent.position - EXTENT_HEADER
         stored = self._read(extent, EXTENT_HEADER + extent.length + _CRC.size, at)
-        if stored[:EXTENT_HEADER] != extent_header(extent.stream, extent.start, extent.length):
-            raise StreamDamaged(str(self.path), at, extent.stream)
         data = stored[EXTENT_HEADER : EXTENT_HEADER + extent.length]
-        if stored[EXTENT_HEADER + extent.length :] != _CRC.pack(crc32(data)):
-            raise StreamDamaged(str(self.path), extent.position, extent.stream)
+        if stored != _short_extent(extent.stream, extent.start, data):
+            raise StreamDamaged(str(self.path), at, extent.stream)
         return data
 
     def verify_header(self, extent: Extent) -> None:
         """Verify that an extent's own header agrees with the catalog."""
-        at = extent.position - EXTENT_HEADER
-        header = self._read(extent, EXTENT_HEADER, at)
-        if header != extent_header(extent.stream, extent.start, extent.length):
+        if not self.has_header(extent):
+            at = extent.position - EXTENT_HEADER
             raise StreamDamaged(str(self.path), at, extent.stream)
 
-    def _read(self, extent: Extent, size: int, at: int) -> bytes:
+    def _read(self, extent: Extent, length: int, position: int) -> bytes:
         try:
-            return os.pread(self.fd, size, at)
+            return os.pread(self.fd, length, position)
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            raise StreamDamaged(str(self.path), at, extent.stream) from error
-
-
-def check_header(path: Path, header: bytes) -> None:
-    """Refuse a file that is not a segment, or one of a newer version."""
-    found = supported_header(path, header, MAGIC, VERSION)
-    if found is None or found.number != int(path.stem):
-        raise StoreDamaged(str(path), 0, "its header is not that of a segment file")
+            raise StreamDamaged(str(self.path), position, extent.stream) from error
 
 
 def max_segment_bytes(extents: Iterable[Extent]) -> int:
@@ -286,6 +344,11 @@ def extent_header(stream: int, start: int, length: int) -> bytes:
     """Encode the header of an extent."""
     header = _EXTENT.pack(_EXTENT_MAGIC, stream, start, length)
     return header + _CRC.pack(crc32(header))
+
+
+def _short_extent(stream: int, start: int, data: bytes) -> bytes:
+    """Encode an extent of one block."""
+    return extent_header(stream, start, len(data)) + data + _CRC.pack(crc32(data))
 
 
 def parse_extent_header(header: bytes) -> tuple[int, int, int] | None:
@@ -420,94 +483,3 @@ class DirectFile:
             os.close(self._fd)
             self._fd = -1
             self._buffer.close()
-
-
-# Reading segments that may be damaged
-
-_WINDOW: Final = 1 << 20
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Add the file name to an OSError: the system sets it only when it opens a file."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-
-
-class OpenSegment(NamedTuple):
-    """A segment that stays open, so that it can be read after a server has deleted it."""
-
-    number: int
-    path: Path
-    fd: int
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self.fd).st_size
-
-    def pread(self, length: int, position: int) -> bytes:
-        """Read `length` bytes, or up to the end of the file."""
-        with naming(self.path):
-            return os.pread(self.fd, length, position)
-
-    def header_damage(self) -> str | None:
-        """Return the damage of the file header, or None; refuse a newer version."""
-        try:
-            check_header(self.path, self.pread(START, 0))
-        except StoreDamaged as damage:
-            return damage.reason
-        return None
-
-    def holds(self, extent: Extent) -> bool:
-        """Return whether an extent's own header agrees with the catalog."""
-        header = self.pread(EXTENT_HEADER, extent.position - EXTENT_HEADER)
-        return parse_extent_header(header) == (extent.stream, extent.start, extent.length)
-
-    def damaged_blocks(self, extent: Extent) -> Iterator[tuple[int, int]]:
-        """Yield the first and last byte of each block of an extent that fails its checksum."""
-        count = -(-extent.length // BLOCK)
-        sums = self.pread(count * _CRC.size, extent.position + extent.length)
-        for index in range(count):
-            first = index * BLOCK
-            last = min(first + BLOCK, extent.length)
-            block = self.pread(last - first, extent.position + first)
-            stored = sums[index * _CRC.size : (index + 1) * _CRC.size]
-            if len(block) != last - first or stored != _CRC.pack(crc32(block)):
-                yield first, last
-
-    def intact_length(self, extent: Extent) -> int:
-        """Return the length of the intact prefix of an extent."""
-        first, _ = next(self.damaged_blocks(extent), (extent.length, 0))
-        return first
-
-    def read(self, extent: Extent, length: int) -> bytes:
-        """Read a prefix of an extent."""
-        return self.pread(length, extent.position)
-
-    def extents(self) -> Iterator[Extent]:
-        """Find extents by their own headers; skip damaged ones."""
-        size = self.size
-        at: int | None = START
-        while at is not None and at + EXTENT_HEADER <= size:
-            found = parse_extent_header(self.pread(EXTENT_HEADER, at))
-            if found is None:
-                at = self._next_mark(at + 1, size)
-                continue
-            stream, start, length = found
-            extent = Extent(stream, start, length, self.number, at + EXTENT_HEADER)
-            yield extent
-            at = extent.position + length + _sums_bytes(length)
-
-    def _next_mark(self, position: int, size: int) -> int | None:
-        while position < size:
-            piece = self.pread(_WINDOW + EXTENT_HEADER, position)
-            at = piece.find(_EXTENT_MAGIC)
-            while at >= 0:
-                if parse_extent_header(piece[at : at + EXTENT_HEADER]) is not None:
-                    return position + at
-                at = piece.find(_EXTENT_MAGIC, at + 1)
-            position += _WINDOW
-        return None

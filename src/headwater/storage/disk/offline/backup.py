@@ -14,7 +14,7 @@ file is the first file in it, and no store starts on a journal without a catalog
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -30,13 +30,14 @@ from headwater.storage.disk.offline.check import FollowedStreams, Progress, no_p
 from headwater.storage.disk.offline.view import (
     DirectoryView,
     explain_disk_full,
+    naming,
     open_segments,
     read_only,
     require_data,
     take_view,
 )
 from headwater.storage.disk.replay import TornWrite, replay, require_intact
-from headwater.storage.disk.segments import Extent, OpenSegment, naming, segment_path
+from headwater.storage.disk.segments import Extent, SegmentReader, segment_path
 
 _PIECE: Final = 4 << 20
 _MARK: Final = 0
@@ -73,16 +74,16 @@ def backup(
     with explain_disk_full(target, "the backup", advice), _new_folder(target):
         scratch = target / "unfinished"
         faults.reach("backup-begun")
-        with take_view(folder, scratch) as view:
-            if view.catalog is None:
-                raise StoreDamaged(str(view.folder / catalog.FILE), 0, view.catalog_error)
-            copied = BackupSummary()
-            _copy_segments(view, target / "segments", copied, progress, link=link)
-            _copy_journals(view, target / "journal", copied, view.catalog)
-            for part in (target / "segments", target / "journal"):
-                sync_directory(part)
-            faults.reach("backup-copied")
-            _copy_catalog(view.catalog, target, copied)
+        view = take_view(folder, scratch)
+        if view.catalog is None:
+            raise StoreDamaged(str(view.folder / catalog.FILE), 0, view.catalog_error)
+        copied = BackupSummary()
+        _copy_segments(view, target / "segments", copied, progress, link=link)
+        _copy_journals(view, target / "journal", copied, view.catalog)
+        for part in (target / "segments", target / "journal"):
+            sync_directory(part)
+        faults.reach("backup-copied")
+        _copy_catalog(view.catalog, target, copied)
         shutil.rmtree(scratch)
         sync_directory(target)
         _verify(target, folder)
@@ -124,8 +125,8 @@ def _copy_segments(
         raise StoreDamaged(str(missing), 0, "the file is missing")
     total = sum(file.size for file in view.segments.values())
     for number, file in sorted(view.segments.items()):
-        if (reason := file.header_damage()) is not None:
-            raise StoreDamaged(str(file.path), 0, reason)
+        if file.header_damage is not None:
+            raise StoreDamaged(str(file.path), 0, file.header_damage)
         path = segment_path(folder, number)
         size = file.size
         if link and _linked(file, path):
@@ -137,7 +138,7 @@ def _copy_segments(
         progress(copied.segment_bytes, total)
 
 
-def _linked(file: OpenSegment, path: Path) -> bool:
+def _linked(file: SegmentReader, path: Path) -> bool:
     """Link a segment, if it is on the same file system and was not deleted."""
     try:
         os.link(file.path, path)
@@ -150,7 +151,7 @@ def _linked(file: OpenSegment, path: Path) -> bool:
     return True
 
 
-def _copy(segment: OpenSegment, path: Path, report: Callable[[int], None]) -> None:
+def _copy(segment: SegmentReader, path: Path, report: Callable[[int], None]) -> None:
     position = 0
     with path.open("wb") as file:
         while piece := segment.pread(_PIECE, position):
@@ -202,7 +203,7 @@ def _copy_catalog(path: Path, target: Path, copied: BackupSummary) -> None:
 
 def _verify(target: Path, folder: Path) -> None:
     """Verify that the copy has every file and extent that it needs."""
-    with closing(read_only(target, live=False)) as db, ExitStack() as held:
+    with closing(read_only(target, live=False)) as db:
         meta = dict(db.execute("SELECT key, value FROM meta"))
         numbers = journal_numbers(target / "journal")
         first = int(meta["journal_from"])
@@ -213,13 +214,13 @@ def _verify(target: Path, folder: Path) -> None:
         for number in numbers:
             check_header(journal_path(target / "journal", number))
         wanted = [number for (number,) in db.execute("SELECT id FROM segments")]
-        files = open_segments(target, wanted, held)
+        files = open_segments(target, wanted)
         for number in wanted:
             if number not in files:
                 missing = segment_path(target / "segments", number)
                 raise StoreDamaged(str(missing), 0, "the file is missing")
         for row in db.execute("SELECT stream, start, length, segment, position FROM extents"):
             extent = Extent(*row)
-            if not files[extent.segment].holds(extent):
+            if not files[extent.segment].has_header(extent):
                 file = segment_path(folder / "segments", extent.segment)
                 raise StoreDamaged(str(file), extent.position, "the header of an extent is damaged")

@@ -14,7 +14,7 @@ deleted source until the new one is deleted.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +29,7 @@ from headwater.storage.disk.catalog import BY_NUMBER, COLUMNS, Catalog, StreamRo
 from headwater.storage.disk.journal import journal_numbers
 from headwater.storage.disk.journal_reader import NamedStream, describe_streams
 from headwater.storage.disk.offline.view import open_segments, read_only
-from headwater.storage.disk.segments import Extent, OpenSegment, SegmentWriter
+from headwater.storage.disk.segments import Extent, SegmentReader, SegmentWriter
 
 _PLACES: Final = ", ".join("?" * len(StreamRow._fields))
 _STREAMS: Final = f"SELECT {COLUMNS} FROM streams"  # noqa: S608 - ours
@@ -223,10 +223,9 @@ class CatalogRepair:
     def __init__(
         self,
         db: sqlite3.Connection,
-        files: dict[int, OpenSegment],
+        files: dict[int, SegmentReader],
         folder: Path,
         number: int,
-        held: ExitStack,
         report: Callable[[int], None],
     ) -> None:
         """Pass the number of bytes of each read to `report`."""
@@ -236,7 +235,6 @@ class CatalogRepair:
         self._folder = folder
         self._number = number
         """The number of the next segment, for bytes that have to be rewritten."""
-        self._held = held
         self._writer: SegmentWriter | None = None
         self._found: dict[int, list[Extent]] = defaultdict(list)
         for file in files.values():
@@ -264,7 +262,7 @@ class CatalogRepair:
         for extent, intact in pieces:
             length = intact if end is None else min(intact, end - at)
             if length < extent.length:
-                data = self._files[extent.segment].read(extent, length)
+                data = self._files[extent.segment].pread(length, extent.position)
                 length = complete_prefix(data, media_type(content_type) or _BINARY) or 0
             if length:
                 self._list(self._intact_extent(extent, length))
@@ -304,9 +302,9 @@ class CatalogRepair:
     def _intact_extent(self, extent: Extent, length: int) -> Extent:
         """Return an intact extent as it is, and rewrite a damaged one."""
         file = self._files[extent.segment]
-        if length == extent.length and file.holds(extent) and file.header_damage() is None:
+        if length == extent.length and file.has_header(extent) and file.header_damage is None:
             return extent
-        return self._write(extent.stream, extent.start, file.read(extent, length))
+        return self._write(extent.stream, extent.start, file.pread(length, extent.position))
 
     def _write(self, stream: int, start: int, data: bytes) -> Extent:
         if self._writer is None:
@@ -318,13 +316,13 @@ class CatalogRepair:
     def _read(self, extent: Extent) -> bytes:
         if extent.segment not in self._files:
             self.finish_segment()
-        return self._files[extent.segment].read(extent, extent.length)
+        return self._files[extent.segment].pread(extent.length, extent.position)
 
     def finish_segment(self) -> None:
         """Sync and open the segment that was written."""
         if self._writer is not None:
             self._writer.finish()
-            self._files |= open_segments(self._folder, [self._writer.number], self._held)
+            self._files |= open_segments(self._folder, [self._writer.number])
             self._writer = None
 
     def _list(self, extent: Extent) -> None:

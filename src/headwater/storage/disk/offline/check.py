@@ -44,7 +44,7 @@ from headwater.storage.disk.replay import (
 from headwater.storage.disk.segments import (
     EXTENT_HEADER,
     Extent,
-    OpenSegment,
+    SegmentReader,
     segment_numbers,
     segment_path,
 )
@@ -102,9 +102,8 @@ def check(
             Path(tempfile.gettempdir()), "copies of the journal and the catalog", advice
         ),
         tempfile.TemporaryDirectory(prefix="headwater-check-") as scratch,
-        take_view(folder, Path(scratch), live=live) as view,
     ):
-        return Check(view, progress).run()
+        return Check(take_view(folder, Path(scratch), live=live), progress).run()
 
 
 class Check:
@@ -236,7 +235,7 @@ class Check:
             for extent in self._extents_in(number):
                 self._damaged_extent(extent, path, extent.position, extent.start, extent.end)
         for number, file in sorted(view.segments.items()):
-            reason = file.header_damage()
+            reason = file.header_damage
             extents = self._extents_in(number)
             if reason is not None:
                 self._found(file.path, reason, 0)
@@ -255,12 +254,12 @@ class Check:
         )
         return [Extent(*row) for row in self._db.execute(query, (number,))]
 
-    def _extent(self, file: OpenSegment, extent: Extent) -> None:
+    def _extent(self, file: SegmentReader, extent: Extent) -> None:
         self._report.extents += 1
         if extent.length <= 0 or extent.position < EXTENT_HEADER:
             self._broken(extent.stream, f"its extent at byte {extent.start} is impossible")
             return
-        if not file.holds(extent):
+        if not file.has_header(extent):
             what = f"the header of the extent of bytes {extent.start} to {extent.end} is damaged"
             self._report.broken_streams.add(extent.stream)
             self._found(file.path, what, extent.position - EXTENT_HEADER, extent.stream)

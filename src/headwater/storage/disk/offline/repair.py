@@ -16,7 +16,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -102,12 +102,9 @@ def prepare(
             return
         shutil.rmtree(work, ignore_errors=True)
         try:
-            with (
-                _explain_disk_full(folder),
-                take_view(folder, work / "old", live=False) as view,
-                ExitStack() as held,
-            ):
-                _RepairBuilder(repair, view, work / "new", held, begin).run()
+            with _explain_disk_full(folder):
+                view = take_view(folder, work / "old", live=False)
+                _RepairBuilder(repair, view, work / "new", begin).run()
             yield repair
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -121,7 +118,7 @@ class _RepairBuilder:
     """Builds the repaired state in a staging directory."""
 
     def __init__(
-        self, repair: Repair, view: DirectoryView, staging_dir: Path, held: ExitStack, begin: Begin
+        self, repair: Repair, view: DirectoryView, staging_dir: Path, begin: Begin
     ) -> None:
         self._repair = repair
         self._begin = begin
@@ -133,8 +130,7 @@ class _RepairBuilder:
         self._segments.mkdir(parents=True)
         (staging_dir / "journal").mkdir()
         self._numbers = segment_numbers(view.folder / "segments")
-        self._files = open_segments(view.folder, self._numbers, held)
-        self._held = held
+        self._files = open_segments(view.folder, self._numbers)
         self._done = 0
         self._total = sum(file.size for file in self._files.values()) + sum(
             path.stat().st_size for path in view.journals
@@ -149,7 +145,7 @@ class _RepairBuilder:
         with closing(sqlite3.connect(self._staging_dir / catalog.FILE, isolation_level=None)) as db:
             db.execute("BEGIN")
             catalog_repair = CatalogRepair(
-                db, self._files, self._staging_dir, segment + 1, self._held, self._report_progress
+                db, self._files, self._staging_dir, segment + 1, self._report_progress
             )
             found = (
                 self._adopt(db, catalog_repair, next_epoch, complete=complete)
@@ -158,7 +154,7 @@ class _RepairBuilder:
             )
             db.execute("COMMIT")
             replay = self._replay(found, segment)
-            self._files |= open_segments(self._staging_dir, [segment], self._held)
+            self._files |= open_segments(self._staging_dir, [segment])
             db.execute("BEGIN")
             for number in replay.truncated:
                 catalog_repair.cut(number)

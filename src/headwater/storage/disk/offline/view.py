@@ -26,7 +26,7 @@ import resource
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -38,7 +38,7 @@ from headwater.storage.disk import catalog, journal
 from headwater.storage.disk.disk_space import DISK_FULL_ERRORS
 from headwater.storage.disk.journal import ZEROS, journal_numbers, journal_path
 from headwater.storage.disk.journal_reader import Damage, is_unused, read_header, read_journal
-from headwater.storage.disk.segments import OpenSegment, naming, segment_numbers, segment_path
+from headwater.storage.disk.segments import SegmentReader, segment_numbers, segment_path
 
 _TRIES: Final = 200
 _COPY_TRIES: Final = 5
@@ -59,7 +59,7 @@ class DirectoryView(msgspec.Struct):
     catalog_error: str
     journals: list[Path]
     """Copies, oldest first."""
-    segments: dict[int, OpenSegment]
+    segments: dict[int, SegmentReader]
     missing_journals: list[int]
     missing_segments: list[int]
 
@@ -132,39 +132,32 @@ def explain_disk_full(folder: Path, what: str, advice: str) -> Iterator[None]:
         raise StoreError(f"Not enough disk space in '{folder}' for {what}: {advice}.") from error
 
 
-@contextmanager
-def take_view(folder: Path, scratch: Path, *, live: bool | None = None) -> Iterator[DirectoryView]:
-    """Provide a view for a block; catalog and journal are copied to `scratch`."""
+def take_view(folder: Path, scratch: Path, *, live: bool | None = None) -> DirectoryView:
+    """Take a view; catalog and journal are copied to `scratch`."""
     require_data(folder)
-    running = is_running(folder) if live is None else live
+    if live is None:
+        live = is_running(folder)
     (scratch / "journal").mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        yield _take(folder, scratch, held, live=running)
-
-
-def _take(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> DirectoryView:
     damaged = 0
     for _ in range(_TRIES):
         try:
-            view = _take_once(folder, scratch, held, live=live)
+            view = _take_once(folder, scratch, live=live)
         except sqlite3.DatabaseError as error:
             if is_disk_full(error):
                 raise
             (scratch / catalog.FILE).unlink(missing_ok=True)
-            held.close()
-            return _without_catalog(folder, scratch, held, str(error), live=live)
+            return _without_catalog(folder, scratch, str(error), live=live)
         if view is not None:
             if not live or damaged == _COPY_TRIES or not any(map(_looks_damaged, view.journals)):
                 return view
             damaged += 1
-        held.close()
         time.sleep(_PAUSE)
     raise StoreError(
         f"'{folder}' changes faster than it can be copied: try again when there are fewer writes."
     )
 
 
-def _take_once(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> DirectoryView | None:
+def _take_once(folder: Path, scratch: Path, *, live: bool) -> DirectoryView | None:
     if not (folder / catalog.FILE).exists():
         raise sqlite3.DatabaseError("the file is missing")
     with closing(read_only(folder, live=live)) as connection:
@@ -180,7 +173,7 @@ def _take_once(folder: Path, scratch: Path, held: ExitStack, *, live: bool) -> D
         journals = _copy_journals(folder, scratch, numbers)
         least = first if state.next_epoch > 1 else first - 1
         missing_journals = sorted({*range(first, max([*numbers, least]) + 1)} - set(journals))
-        segments = open_segments(folder, state.segments, held)
+        segments = open_segments(folder, state.segments)
         missing_segments = sorted(set(state.segments) - set(segments))
         if live:
             with closing(read_only(folder, live=live)) as later:
@@ -212,9 +205,7 @@ def _state(connection: sqlite3.Connection) -> _State:
     return _State(known[0], known[1], known[2], [number for (number,) in rows])
 
 
-def _without_catalog(
-    folder: Path, scratch: Path, held: ExitStack, error: str, *, live: bool
-) -> DirectoryView:
+def _without_catalog(folder: Path, scratch: Path, error: str, *, live: bool) -> DirectoryView:
     numbers = journal_numbers(folder / "journal")
     journals = _copy_journals(folder, scratch, numbers)
     wanted = set(range(numbers[0], numbers[-1])) if numbers else set()
@@ -224,7 +215,7 @@ def _without_catalog(
         catalog=None,
         catalog_error=error,
         journals=[journals[number] for number in sorted(journals)],
-        segments=open_segments(folder, segment_numbers(folder / "segments"), held),
+        segments=open_segments(folder, segment_numbers(folder / "segments")),
         missing_journals=sorted(wanted - set(journals)),
         missing_segments=[],
     )
@@ -245,6 +236,16 @@ def _copy_journals(folder: Path, scratch: Path, numbers: list[int]) -> dict[int,
         _refuse_newer(copy, original)
         copies[number] = copy
     return copies
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the file name to an OSError: the system sets it only when it opens a file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def copy_file(original: Path, copy: Path) -> None:
@@ -278,18 +279,13 @@ def _looks_damaged(path: Path) -> bool:
     )
 
 
-def open_segments(folder: Path, numbers: list[int], held: ExitStack) -> dict[int, OpenSegment]:
-    """Open the existing segments, until the stack is closed."""
+def open_segments(folder: Path, numbers: list[int]) -> dict[int, SegmentReader]:
+    """Open the existing segments."""
     _allow_files(len(numbers))
     opened = {}
     for number in numbers:
-        path = segment_path(folder / "segments", number)
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        held.callback(os.close, fd)
-        opened[number] = OpenSegment(number, path, fd)
+        with suppress(FileNotFoundError):
+            opened[number] = SegmentReader(segment_path(folder / "segments", number))
     return opened
 
 
