@@ -51,7 +51,7 @@ class Applies(NamedTuple):
 class AlreadyKnown(NamedTuple):
     """The stream already has what the record holds."""
 
-    record: CreateRecord | AppendRecord | DeleteRecord
+    record: CreateRecord | AppendRecord
 
 
 class Gap(NamedTuple):
@@ -65,7 +65,7 @@ class Gap(NamedTuple):
 
 
 class UnknownStream(NamedTuple):
-    """The creation of the stream, or of the source of a fork, is lost."""
+    """The stream, or the source of a fork, was never created or is deleted: a record is lost."""
 
     record: CreateRecord | AppendRecord | DeleteRecord
 
@@ -99,12 +99,12 @@ def decide_replay(
     if isinstance(record, CreateRecord):
         if stream is not None:
             return AlreadyKnown(record)
-        lost = record.meta.source and source is None
+        lost = record.meta.source and (source is None or source.deleted)
         return UnknownStream(record) if lost else Applies(record)
-    if stream is None:
+    if stream is None or stream.deleted:
         return UnknownStream(record)
     if isinstance(record, DeleteRecord):
-        return AlreadyKnown(record) if stream.deleted else Applies(record)
+        return Applies(record)
     if record.start > stream.end:
         return Gap(record, stream.end)
     if record.start < stream.end or (not record.data and stream.closed):

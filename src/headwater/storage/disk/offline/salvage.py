@@ -115,14 +115,18 @@ class SalvageReplay:
                 apply_record(self._registry, msgspec.structs.replace(record, data=b""))
             case UnknownStream(DeleteRecord() as record):
                 self._found.pop(record.stream, None)
-            case UnknownStream(AppendRecord() as record) if (
-                record.stream in self._found or not record.start
-            ):
+            case UnknownStream(AppendRecord() as record) if self._may_materialise(record):
                 self._found.setdefault(record.stream, UnnamedStream(0, 0, guess(record.data)))
                 self._materialise(record.stream)
                 self._follow(place, decide_replay(record, self._known(record.stream)))
             case UnknownStream(AppendRecord() as record) | Gap(record):
                 self._lose(record)
+
+    def _may_materialise(self, record: AppendRecord) -> bool:
+        """Return whether bytes are those of a stream whose creation is lost."""
+        if self._known(record.stream) is not None:
+            return False  # it is deleted
+        return record.stream in self._found or not record.start
 
     def _lose(self, record: AppendRecord) -> None:
         path = path_in(self._registry, record.stream)
