@@ -46,6 +46,13 @@ async def whole(store: DiskStore) -> bytes:
     return await content(store)
 
 
+async def appends_of_many_pages(store: DiskStore) -> None:
+    """Create a stream, and append more to it than a page holds."""
+    await create(store, "long", BINARY)
+    for _ in range(3):
+        await append(store, "long", b"x" * 4000, BINARY)
+
+
 def records_of(folder: Path) -> list[JournalEntry]:
     return [item for item in read_journal(journals(folder)[0]) if isinstance(item, JournalEntry)]
 
@@ -172,6 +179,31 @@ def test_a_gap_between_journal_files_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match="missing") as damage:
         with_store(copy, whole)
     assert damage.value.file == str(first)
+
+
+def test_a_journal_file_whose_first_page_is_zeros_stops_the_start(tmp_path: Path) -> None:
+    """Such a page is what some disks return; a file that was never used has zeros only."""
+    copy = crashed(tmp_path / "data", appends_of_many_pages, tmp_path / "copy", UNSAVED)
+    path = journals(copy)[0]
+    with path.open("r+b") as file:
+        file.write(bytes(4096))
+    with pytest.raises(StoreDamaged, match="its header is not that") as damage:
+        with_store(copy, whole)
+    assert damage.value.file == str(path)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(10_000)])
+def test_a_journal_file_that_is_empty_but_followed_by_another_stops_the_start(
+    tmp_path: Path, content: bytes
+) -> None:
+    """Only the file after all that were used may be unused."""
+    first = crashed(tmp_path / "data", three_appends, tmp_path / "first", UNSAVED)
+    copy = crashed(first, appends_of_many_pages, tmp_path / "copy", UNSAVED)
+    lost, _ = journals(copy)
+    lost.write_bytes(content)
+    with pytest.raises(StoreDamaged, match="its header is not that") as damage:
+        with_store(copy, whole)
+    assert damage.value.file == str(lost)
 
 
 def test_a_start_that_is_broken_off_can_be_repeated(tmp_path: Path) -> None:

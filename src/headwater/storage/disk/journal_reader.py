@@ -85,16 +85,16 @@ class JournalHeader(NamedTuple):
 
 def read_header(path: Path) -> JournalHeader:
     """Read the header of a file; refuse a newer version."""
+    number = int(path.stem)
     with path.open("rb") as file:
         stored = file.read(START)
-    copies = (stored[:HEADER_BYTES], stored[HEADER_BYTES:])
-    first, second = (supported_header(path, copy, MAGIC, VERSION) for copy in copies)
-    number = int(path.stem)
+        copies = (stored[:HEADER_BYTES], stored[HEADER_BYTES:])
+        first, second = (supported_header(path, copy, MAGIC, VERSION) for copy in copies)
+        if first is None or first != second:
+            unused = not stored.strip(b"\0") and _is_blank(file.fileno())
+        else:
+            unused = first.number < number
     own = next((copy for copy in (first, second) if copy and copy.number == number), None)
-    if first is None or first != second:
-        unused = not stored.strip(b"\0")
-    else:
-        unused = first.number < number
     seed = None if own is None else seed_for(own.number, own.salt)
     return JournalHeader(path, seed, own is not None and first == second, unused)
 
@@ -199,10 +199,24 @@ def _read(fd: int, position: int, end: int) -> bytes:
 
 def _rest(fd: int, position: int, size: int) -> bytes:
     """Read a file to its end, without trailing prefilled zeros."""
-    pieces = [_read(fd, at, min(at + len(ZEROS), size)) for at in range(position, size, len(ZEROS))]
-    while pieces and pieces[-1] == ZEROS[: len(pieces[-1])]:
+    pieces = list(_pieces(fd, position, size))
+    while pieces and _is_zeros(pieces[-1]):
         pieces.pop()
     return b"".join(pieces)
+
+
+def _is_blank(fd: int) -> bool:
+    """Return whether a file holds nothing but zeros, as one does before its header is written."""
+    return all(map(_is_zeros, _pieces(fd, 0, os.fstat(fd).st_size)))
+
+
+def _pieces(fd: int, position: int, size: int) -> Iterator[bytes]:
+    for at in range(position, size, len(ZEROS)):
+        yield _read(fd, at, min(at + len(ZEROS), size))
+
+
+def _is_zeros(piece: bytes) -> bool:
+    return piece == ZEROS[: len(piece)]
 
 
 def _batch_at(fd: int, position: int, seed: int, least: int) -> int | None:

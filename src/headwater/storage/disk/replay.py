@@ -168,7 +168,9 @@ def replay(paths: Sequence[Path], known: Lookup) -> Iterator[Step]:
 
     Apply each record before the next step: `known` is asked for the state before a record.
     """
-    files = [header for header in map(read_header, paths) if not header.unused]
+    files = list(map(read_header, paths))
+    while files and files[-1].unused:  # one before a file that was used is damaged
+        files.pop()
     for file in files:
         if not file.intact:
             yield DamagedHeader(file.path)
