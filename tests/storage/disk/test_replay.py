@@ -2,6 +2,7 @@
 
 import pytest
 
+from headwater.protocol.lifecycle import WriterState
 from headwater.storage.disk.records import (
     NOTHING_ELSE,
     AppendExtras,
@@ -16,14 +17,12 @@ from headwater.storage.disk.replay import (
     AlreadyKnown,
     Applies,
     Gap,
-    KnownStream,
     UnknownStream,
     decide_replay,
 )
 
-OPEN = KnownStream(end=10)
-CLOSED = KnownStream(end=10, closed=True)
-DELETED = KnownStream(end=10, deleted=True)
+OPEN = WriterState(end=10)
+CLOSED = WriterState(end=10, closed=True)
 
 
 def created(source: int = 0) -> CreateRecord:
@@ -47,7 +46,7 @@ def appended(start: int, data: bytes = b"abc", *, close: bool = False) -> Append
     ],
 )
 def test_a_record_that_continues_its_stream_applies(
-    record: Record, stream: KnownStream | None
+    record: Record, stream: WriterState | None
 ) -> None:
     assert decide_replay(record, stream) == Applies(record)
 
@@ -62,7 +61,7 @@ def test_a_record_that_continues_its_stream_applies(
     ],
 )
 def test_what_the_stream_already_has_is_known(
-    record: CreateRecord | AppendRecord, stream: KnownStream
+    record: CreateRecord | AppendRecord, stream: WriterState
 ) -> None:
     assert decide_replay(record, stream) == AlreadyKnown(record)
 
@@ -74,19 +73,17 @@ def test_an_append_after_a_lost_one_is_a_gap() -> None:
 
 
 @pytest.mark.parametrize("record", [appended(10), DeleteRecord(7, 0.0)])
-@pytest.mark.parametrize("stream", [None, DELETED])
 def test_a_record_of_a_stream_that_is_not_there_is_refused(
-    record: AppendRecord | DeleteRecord, stream: KnownStream | None
+    record: AppendRecord | DeleteRecord,
 ) -> None:
-    found = decide_replay(record, stream)
+    found = decide_replay(record, None)
     assert found == UnknownStream(record)
     assert str(found) == "it belongs to an unknown stream"
 
 
-@pytest.mark.parametrize("source", [None, DELETED])
-def test_a_fork_needs_its_source(source: KnownStream | None) -> None:
+def test_a_fork_needs_its_source() -> None:
     record = created(source=3)
     assert decide_replay(record, None, OPEN) == Applies(record)
-    found = decide_replay(record, None, source)
+    found = decide_replay(record, None)
     assert found == UnknownStream(record)
     assert str(found) == "it creates a fork of the unknown stream 3"

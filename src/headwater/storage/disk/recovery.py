@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Final
 
 from headwater.errors import StoreDamaged
+from headwater.protocol.lifecycle import WriterState
 from headwater.storage.disk.catalog import Catalog, CatalogFailed
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import sync, sync_directory
@@ -27,7 +28,6 @@ from headwater.storage.disk.replay import (
     Applies,
     TornWrite,
     apply_record,
-    known_in,
     path_in,
     replay,
     require_intact,
@@ -97,14 +97,20 @@ def _replay(files: list[Path], registry: Registry, faults: Faults) -> tuple[dict
     ends: dict[Path, int] = {}
     touched: dict[int, DiskStream] = {}
     records = 0
-    for step in replay(files, partial(known_in, registry)):
+    path_of = partial(path_in, registry)
+
+    def live(number: int) -> WriterState | None:
+        stream = registry.by_number(number)
+        return None if stream is None or stream.deleted else stream.durable
+
+    for step in replay(files, live):
         if isinstance(step, TornWrite):
             _cut(step.path, step.position, faults)
             log.warning(
                 "cut off a torn batch", extra={"file": step.path, "position": step.position}
             )
             continue
-        decision = require_intact(step, partial(path_in, registry))
+        decision = require_intact(step, path_of)
         if isinstance(decision, Applies):
             stream = apply_record(registry, decision.record)
             if stream is not None:

@@ -7,9 +7,12 @@ a start and a backup raise (`require_intact`), a check reports, and a repair dro
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from headwater.errors import StoreDamaged
+from headwater.protocol.lifecycle import WriterState
 from headwater.storage.disk.journal import START
 from headwater.storage.disk.journal_reader import (
     HEADER_DAMAGE,
@@ -34,27 +37,19 @@ from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.stream import DiskStream
 
 
-class KnownStream(NamedTuple):
-    """What is known of a stream before a record."""
-
-    end: int
-    closed: bool = False
-    deleted: bool = False
-
-
-class Applies(NamedTuple):
+class Applies(msgspec.Struct, frozen=True):
     """The record continues its stream."""
 
     record: Record
 
 
-class AlreadyKnown(NamedTuple):
+class AlreadyKnown(msgspec.Struct, frozen=True):
     """The stream already has what the record holds."""
 
     record: CreateRecord | AppendRecord
 
 
-class Gap(NamedTuple):
+class Gap(msgspec.Struct, frozen=True):
     """The record appends after bytes that are missing: an append before it is lost."""
 
     record: AppendRecord
@@ -64,8 +59,8 @@ class Gap(NamedTuple):
         return f"bytes {self.end} to {self.record.start} before it are missing"
 
 
-class UnknownStream(NamedTuple):
-    """The stream, or the source of a fork, was never created or is deleted: a record is lost."""
+class UnknownStream(msgspec.Struct, frozen=True):
+    """There is no such stream, or no such source of a fork: the record of its creation is lost."""
 
     record: CreateRecord | AppendRecord | DeleteRecord
 
@@ -75,9 +70,10 @@ class UnknownStream(NamedTuple):
         return "it belongs to an unknown stream"
 
 
-class Unreadable(NamedTuple):
+class Unreadable(msgspec.Struct, frozen=True):
     """The checksum is right, but the bytes are not a record."""
 
+    stream: int
     reason: str
 
     def __str__(self) -> str:
@@ -86,33 +82,31 @@ class Unreadable(NamedTuple):
 
 Refused: TypeAlias = Gap | UnknownStream | Unreadable
 Decision: TypeAlias = Applies | AlreadyKnown | Gap | UnknownStream
-Lookup: TypeAlias = Callable[[int], KnownStream | None]
-"""Returns what is known of the stream with a number."""
+Lookup: TypeAlias = Callable[[int], WriterState | None]
+"""Returns the state of the stream with a number, before the next record; None if there is none."""
 
 
 def decide_replay(
-    record: Record, stream: KnownStream | None, source: KnownStream | None = None
+    record: Record, stream: WriterState | None, source: WriterState | None = None
 ) -> Decision:
     """Decide what a record does to its stream; `source` is that of a fork that it creates."""
-    if isinstance(record, KeepRecord):
-        return Applies(record)
+    if isinstance(record, AppendRecord):  # first: almost all records are appends
+        if stream is None:
+            return UnknownStream(record)
+        if record.start > stream.end:
+            return Gap(record, stream.end)
+        known = record.start < stream.end or (not record.data and stream.closed)
+        return AlreadyKnown(record) if known else Applies(record)
     if isinstance(record, CreateRecord):
         if stream is not None:
             return AlreadyKnown(record)
-        lost = record.meta.source and (source is None or source.deleted)
-        return UnknownStream(record) if lost else Applies(record)
-    if stream is None or stream.deleted:
+        return UnknownStream(record) if record.meta.source and source is None else Applies(record)
+    if isinstance(record, DeleteRecord) and stream is None:
         return UnknownStream(record)
-    if isinstance(record, DeleteRecord):
-        return Applies(record)
-    if record.start > stream.end:
-        return Gap(record, stream.end)
-    if record.start < stream.end or (not record.data and stream.closed):
-        return AlreadyKnown(record)
     return Applies(record)
 
 
-class DamagedHeader(NamedTuple):
+class DamagedHeader(msgspec.Struct, frozen=True):
     """A file whose header is damaged; its records may be intact."""
 
     path: Path
@@ -122,7 +116,7 @@ class DamagedHeader(NamedTuple):
     streams: Sequence[int] = ()
 
 
-class DamagedPart(NamedTuple):
+class DamagedPart(msgspec.Struct, frozen=True):
     """A part of a file that fails its checksum."""
 
     path: Path
@@ -135,13 +129,12 @@ class DamagedPart(NamedTuple):
     reason: str = "a record does not match its checksum"
 
 
-class Replayed(NamedTuple):
+class Replayed(msgspec.Struct, frozen=True):
     """An intact record, and what it does."""
 
     path: Path
     position: int
     end: int
-    stream: int
     decision: Decision | Unreadable
 
     @property
@@ -150,10 +143,11 @@ class Replayed(NamedTuple):
 
     @property
     def streams(self) -> Sequence[int]:
-        return (self.stream,)
+        decision = self.decision
+        return (decision.stream if isinstance(decision, Unreadable) else decision.record.stream,)
 
 
-class TornWrite(NamedTuple):
+class TornWrite(msgspec.Struct, frozen=True):
     """An unfinished write at the end of the journal, which was never acknowledged."""
 
     path: Path
@@ -166,7 +160,7 @@ Step: TypeAlias = DamagedHeader | DamagedPart | Replayed | TornWrite
 def replay(paths: Sequence[Path], known: Lookup) -> Iterator[Step]:
     """Follow journal files in order, oldest first.
 
-    Apply each record before the next step: `known` is asked for the state before a record.
+    Apply each record before the next step: `known` is called before the record is decided on.
     """
     files = list(map(read_header, paths))
     while files and files[-1].unused:  # one before a file that was used is damaged
@@ -176,8 +170,7 @@ def replay(paths: Sequence[Path], known: Lookup) -> Iterator[Step]:
             yield DamagedHeader(file.path)
     for path, item in read_journals(files):
         if isinstance(item, JournalEntry):
-            decision = _decide(item.body, known)
-            yield Replayed(path, item.position, item.end, stream_of(item.body), decision)
+            yield Replayed(path, item.position, item.end, _decide(item.body, known))
         elif item.torn:
             yield TornWrite(path, item.position)
         else:
@@ -188,32 +181,27 @@ def _decide(body: bytes, known: Lookup) -> Decision | Unreadable:
     try:
         record = decode(body)
     except DamagedRecord as error:
-        return Unreadable(str(error))
-    source = record.meta.source if isinstance(record, CreateRecord) else 0
-    stream = known(record.stream) if record.stream else None
-    return decide_replay(record, stream, known(source) if source else None)
+        return Unreadable(stream_of(body), str(error))
+    source = None
+    if isinstance(record, CreateRecord) and record.meta.source:
+        source = known(record.meta.source)
+    return decide_replay(record, known(record.stream) if record.stream else None, source)
 
 
 def require_intact(
     step: DamagedHeader | DamagedPart | Replayed, path_of: Callable[[int], str | None]
 ) -> Applies | AlreadyKnown:
     """Return what a record does; raise `StoreDamaged`, with the paths of its streams, otherwise."""
-    if isinstance(step, Replayed) and not isinstance(step.decision, Refused):
-        return step.decision
+    if isinstance(step, Replayed):
+        decision = step.decision
+        if isinstance(decision, (Applies, AlreadyKnown)):
+            return decision
     numbers = [number for number in dict.fromkeys(step.streams) if number]
     names = describe_streams(*(NamedStream(number, path_of(number)) for number in numbers))
     raise StoreDamaged(str(step.path), step.position, step.reason + names)
 
 
 # The streams in memory, over those in the catalog
-
-
-def known_in(registry: Registry, number: int) -> KnownStream | None:
-    """Return what a registry knows of a stream."""
-    stream = registry.by_number(number)
-    if stream is None:
-        return None
-    return KnownStream(stream.durable.end, stream.durable.closed, stream.deleted)
 
 
 def path_in(registry: Registry, number: int) -> str | None:
@@ -229,9 +217,6 @@ def apply_record(
 
     Segments may have the bytes of a new stream up to `stored`.
     """
-    if isinstance(record, KeepRecord):
-        registry.documents.put(record.documents)
-        return None
     if isinstance(record, CreateRecord):
         registry.next_epoch = max(registry.next_epoch, record.stream + 1)
         stream = registry.make(record.stream, record.meta)
@@ -242,6 +227,9 @@ def apply_record(
         registry.put(stream)
         registry.created(stream, data, closed=record.meta.closed)
         return stream
+    if isinstance(record, KeepRecord):
+        registry.documents.put(record.documents)
+        return None
     found = registry.by_number(record.stream)
     assert found is not None  # noqa: S101 - the record applies to it
     if isinstance(record, DeleteRecord):

@@ -175,7 +175,7 @@ def _copy_journals(
         streams = FollowedStreams(db)
         for step in replay(view.journals, streams.known):
             if not isinstance(step, TornWrite):
-                original = step._replace(path=originals / step.path.name)
+                original = msgspec.structs.replace(step, path=originals / step.path.name)
                 streams.follow(require_intact(original, streams.path))
                 ends[step.path] = step.end
         copied.streams = streams.count

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.protocol.lifecycle import WriterState
 from headwater.storage.disk import catalog
 from headwater.storage.disk.catalog import end_of
 from headwater.storage.disk.journal import journal_path
@@ -33,7 +34,6 @@ from headwater.storage.disk.replay import (
     DamagedPart,
     Decision,
     Gap,
-    KnownStream,
     Refused,
     Replayed,
     TornWrite,
@@ -361,7 +361,7 @@ _RULES: Final = (
 """The invariants of the catalog, as queries for their violations."""
 
 
-_KNOWN: Final = f"SELECT {end_of()}, closed, deleted FROM streams WHERE id = ?"  # noqa: S608 - ours
+_LIVE: Final = f"SELECT {end_of()}, closed FROM streams WHERE id = ? AND NOT deleted"  # noqa: S608 - ours
 
 
 class FollowedStreams:
@@ -369,7 +369,7 @@ class FollowedStreams:
 
     def __init__(self, db: sqlite3.Connection | None) -> None:
         self._db = db
-        self._streams: dict[int, KnownStream] = {}
+        self._streams: dict[int, WriterState | None] = {}
         self._created: dict[int, str] = {}
         """Paths of the streams that the journal creates."""
         self._new = 0
@@ -381,12 +381,12 @@ class FollowedStreams:
             row = self._db.execute(query, values).fetchone()
         return row
 
-    def known(self, number: int) -> KnownStream | None:
-        """Return what is known of a stream."""
-        if number not in self._streams and (row := self._row(_KNOWN, number)) is not None:
-            end, closed, deleted = row
-            self._streams[number] = KnownStream(end, bool(closed), bool(deleted))
-        return self._streams.get(number)
+    def known(self, number: int) -> WriterState | None:
+        """Return the state of a stream that is not deleted."""
+        if number not in self._streams:
+            row = self._row(_LIVE, number)
+            self._streams[number] = None if row is None else WriterState(row[0], bool(row[1]))
+        return self._streams[number]
 
     def path(self, number: int) -> str | None:
         """Return the path of a stream."""
@@ -407,15 +407,13 @@ class FollowedStreams:
             case Applies(CreateRecord() as record) | UnknownStream(CreateRecord() as record):
                 meta = record.meta
                 self._created[record.stream] = meta.path
-                self._streams[record.stream] = KnownStream(meta.at + len(record.data), meta.closed)
+                self._streams[record.stream] = WriterState(meta.at + len(record.data), meta.closed)
                 self._new += 1
             case Applies(AppendRecord() as record) | Gap(record):
                 before = self._streams[record.stream]
-                self._streams[record.stream] = before._replace(
-                    end=record.start + len(record.data),
-                    closed=before.closed or record.extras.close,
-                )
+                closed = record.extras.close or (before is not None and before.closed)
+                end = record.start + len(record.data)
+                self._streams[record.stream] = WriterState(end, closed)
             case Applies(DeleteRecord() as record):
-                before = self._streams[record.stream]
-                self._streams[record.stream] = before._replace(deleted=True)
+                self._streams[record.stream] = None
                 self._new -= 1

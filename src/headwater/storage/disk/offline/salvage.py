@@ -6,12 +6,12 @@ are not affected.
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from headwater.protocol.lifecycle import WriterState
 from headwater.storage.disk.journal_reader import NamedStream, describe_streams
 from headwater.storage.disk.offline.catalog_repair import guess
 from headwater.storage.disk.records import AppendRecord, CreateMeta, CreateRecord, DeleteRecord
@@ -29,7 +29,6 @@ from headwater.storage.disk.replay import (
     Unreadable,
     apply_record,
     decide_replay,
-    known_in,
     path_in,
     replay,
 )
@@ -50,7 +49,6 @@ class SalvageReplay:
 
     def __init__(self, registry: Registry, found: dict[int, UnnamedStream], now: float) -> None:
         self._registry = registry
-        self._known = partial(known_in, registry)
         self._found = found
         self._now = now
         self._lost: Counter[tuple[int, str | None]] = Counter()
@@ -82,6 +80,10 @@ class SalvageReplay:
                 f"{count} appends with {self._lost_bytes[number]} bytes{stream} are dropped: they "
                 "follow lost appends."
             )
+
+    def _known(self, number: int) -> WriterState | None:
+        stream = self._registry.by_number(number)
+        return None if stream is None else stream.durable
 
     def _drop_part(self, part: DamagedPart) -> None:
         """Drop a damaged part, and report its streams as far as they are known."""
@@ -115,18 +117,14 @@ class SalvageReplay:
                 apply_record(self._registry, msgspec.structs.replace(record, data=b""))
             case UnknownStream(DeleteRecord() as record):
                 self._found.pop(record.stream, None)
-            case UnknownStream(AppendRecord() as record) if self._may_materialise(record):
+            case UnknownStream(AppendRecord() as record) if (
+                record.stream in self._found or not record.start
+            ):
                 self._found.setdefault(record.stream, UnnamedStream(0, 0, guess(record.data)))
                 self._materialise(record.stream)
                 self._follow(place, decide_replay(record, self._known(record.stream)))
             case UnknownStream(AppendRecord() as record) | Gap(record):
                 self._lose(record)
-
-    def _may_materialise(self, record: AppendRecord) -> bool:
-        """Return whether bytes are those of a stream whose creation is lost."""
-        if self._known(record.stream) is not None:
-            return False  # it is deleted
-        return record.stream in self._found or not record.start
 
     def _lose(self, record: AppendRecord) -> None:
         path = path_in(self._registry, record.stream)
