@@ -282,17 +282,22 @@ def test_a_catalog_of_version_1_is_taken_over(tmp_path: Path) -> None:
         assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == (2,)
 
 
-def test_a_newer_segment_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_a_newer_segment_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    """A start does not open segments: the version of the catalog is above that of its files."""
     folder = tmp_path / "data"
+    with_store(folder, partial(create, path="other", content_type=BINARY, body=b"other"))
     with_store(folder, three_appends)
-    (path,) = segments(folder)
+    _, path = segments(folder)
     stored = path.read_bytes()
     path.write_bytes(_newer(stored[:28]) + stored[28:])
-    orphan = segment_path(folder / "segments", 77)
-    orphan.write_bytes(b"half a segment")
-    with pytest.raises(NewerFormat, match=path.name):
-        with_store(folder, whole)
-    assert orphan.exists()
+
+    async def look(store: DiskStore) -> None:
+        with pytest.raises(NewerFormat, match=path.name):
+            await read(store)
+        assert await content(store, "other") == b"other"
+
+    with_store(folder, look)
+    assert path.read_bytes()[28:] == stored[28:]
 
 
 def many_streams(folder: Path) -> None:

@@ -32,7 +32,7 @@ from headwater.storage.disk.replay import (
     replay,
     require_intact,
 )
-from headwater.storage.disk.segments import SegmentReader, segment_numbers, segment_path
+from headwater.storage.disk.segments import segment_numbers, segment_path
 from headwater.storage.disk.stream import DiskStream
 
 log: Final = logging.getLogger("headwater.disk")
@@ -56,7 +56,6 @@ def recover(
     _check_complete(journals, numbers, first, registry)
     files = [journal_path(journals, number) for number in numbers]
     known = {number for number, _, _ in catalog.segments()}
-    _refuse_newer(segments, known)
     ends, records = _replay(files, registry, faults)
     if durable and ends:
         for path, end in ends.items():
@@ -137,13 +136,6 @@ def _cut(path: Path, position: int, faults: Faults) -> None:
     with path.open("rb+") as file:
         file.truncate(position)
         sync(file.fileno(), path, faults)
-
-
-def _refuse_newer(segments: Path, known: set[int]) -> None:
-    """Refuse segments of a newer version; an unreadable segment does not prevent a start."""
-    for number in known:
-        with suppress(OSError):
-            SegmentReader(segment_path(segments, number))
 
 
 def _delete_orphans(segments: Path, known: set[int]) -> None:

@@ -48,6 +48,7 @@ from headwater.storage.file_ranges import FileRange, Truncated
 log: Final = logging.getLogger("headwater.disk")
 
 VERSION: Final = 1
+"""Raise the catalog's version with it: that is the one that a start checks."""
 BLOCK: Final = 256 * 1024
 MAGIC: Final = b"HWSEGMNT"
 _EXTENT_MAGIC: Final = b"EXTN"
