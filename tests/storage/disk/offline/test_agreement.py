@@ -108,7 +108,7 @@ def assert_agreement(folder: Path) -> None:
             assert not repair.needed
 
 
-@settings(max_examples=examples(25, 400), deadline=None)
+@settings(max_examples=examples(12, 400), deadline=None)
 @given(STEPS)
 def test_about_records_that_contradict_each_other(steps: list[tuple[str, int, int]]) -> None:
     with TemporaryDirectory() as scratch:
@@ -149,7 +149,7 @@ def harm(path: Path, chance: random.Random) -> None:
 
 
 @settings(
-    max_examples=examples(25, 400),
+    max_examples=examples(12, 400),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from headwater.storage.disk.offline.check import check
+from headwater.storage.disk.offline.info import read_info
 from headwater.storage.disk.store import DiskStore
 from tests.storage.disk.offline.conftest import Sample
-from tests.storage.disk.offline.repairs import repaired
+from tests.storage.disk.offline.repairs import damaged_block, repaired
 from tests.storage.disk.offline.stores import Filler, contents, number_of, with_store
 from tests.suites.steps import BINARY, JSON, T0, create, head
 
@@ -106,3 +107,14 @@ def test_a_catalog_older_than_its_segments_lists_all_of_their_bytes(tmp_path: Pa
     (recovered,) = found.keys() - filler.written.keys()
     assert recovered.startswith("recovered/")
     assert found == {**filler.written, recovered: b"1,\n"}
+
+
+def test_damaged_metrics_prevent_neither_a_repair_nor_info(closed: Sample) -> None:
+    """No checksum covers them, and a check does not read them."""
+    with closing(sqlite3.connect(closed.folder / "catalog.db")) as db, db:
+        db.execute("UPDATE meta SET value = CAST(x'7bff7d' AS TEXT) WHERE key = 'metrics'")
+    assert check(closed.folder).damages == []
+    assert read_info(closed.folder).metrics == {}
+    damaged_block(closed, "large/binary", 1)
+    repaired(closed.folder)
+    assert contents(closed.folder)["large/json"] == closed.written["large/json"]

@@ -108,8 +108,17 @@ def _read(folder: Path, db: sqlite3.Connection, *, running: bool) -> DirectoryIn
             **_newest("journal", folder / "journal", "*.log", journal.MAGIC),
             **_newest("segments", folder / "segments", "*.seg", segments.MAGIC),
         },
-        metrics=json.loads(meta.get("metrics") or "{}"),
+        metrics=_metrics(meta.get("metrics") or "{}"),
     )
+
+
+def _metrics(text: str) -> dict[str, Any]:
+    """Decode metrics; without them, if the text is damaged, since nothing else depends on it."""
+    try:
+        metrics: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {}
+    return metrics
 
 
 def _sizes(folder: Path, pattern: str) -> list[int]:

@@ -47,6 +47,7 @@ from headwater.storage.disk.offline.view import (
     copy_file,
     explain_disk_full,
     open_segments,
+    read_only,
     require_data,
     take_view,
 )
@@ -223,18 +224,18 @@ class _RepairBuilder:
         """Move the journal into the catalog, like a recovery and a checkpoint."""
         view = self._view
         numbers = journal_numbers(view.folder / "journal")
+        with closing(read_only(self._staging_dir, live=False)) as db:
+            meta = dict(db.execute("SELECT key, value FROM meta"))
+        following = max([*numbers, int(meta["journal_from"])]) + 1
         store = Catalog(self._staging_dir)
         try:
-            metrics = store.meta("metrics")
-            first = int(store.meta("journal_from"))
-            following = max([*numbers, first]) + 1
-            registry = Registry(store, int(store.meta("next_epoch")))
+            registry = Registry(store, int(meta["next_epoch"]))
             replay = SalvageReplay(registry, found, time.time())
             replay.run(view.journals, self._report_progress)
             snapshot = checkpoint.take(registry, following)
             checkpoint.write(snapshot, self._segments, segment, store, EngineMetrics())
-            if metrics is not None:
-                store.put("metrics", metrics)
+            if "metrics" in meta:
+                store.put("metrics", meta["metrics"])
         finally:
             store.close()
         JournalWriter(self._staging_dir / "journal", following, 0).close()
