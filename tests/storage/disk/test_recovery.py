@@ -192,7 +192,7 @@ def test_a_journal_file_whose_first_page_is_zeros_stops_the_start(tmp_path: Path
     assert damage.value.file == str(path)
 
 
-@pytest.mark.parametrize("content", [b"", bytes(10_000)])
+@pytest.mark.parametrize("content", [b"", bytes(10_000)], ids=["emptied", "zeros"])
 def test_a_journal_file_that_is_empty_but_followed_by_another_stops_the_start(
     tmp_path: Path, content: bytes
 ) -> None:

@@ -7,13 +7,15 @@ import shutil
 import sqlite3
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
 from headwater.protocol.offsets import START
 from headwater.protocol.producers import ProducerClaim
+from headwater.storage.disk.catalog import Catalog
+from headwater.storage.disk.journal import JournalWriter
 from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.segments import Extent
 from headwater.storage.disk.store import DiskStore
@@ -78,6 +80,17 @@ def contents(folder: Path) -> Contents:
 
     with_store(folder, _nothing)  # so that the catalog has what the journal had
     return with_store(folder, scenario)
+
+
+def with_records(folder: Path, records: Sequence[Sequence[bytes]]) -> None:
+    """Make a directory whose journal holds these records, each in a batch of its own."""
+    for part in ("journal", "segments"):
+        (folder / part).mkdir(parents=True)
+    Catalog(folder).close()
+    journal = JournalWriter(folder / "journal", 1, 0)
+    for record in records:
+        journal.write([record])
+    journal.close()
 
 
 BUSY: Final = DiskOptions(

@@ -10,12 +10,11 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 
 from headwater.errors import StoreDamaged
-from headwater.storage.disk.catalog import Catalog
-from headwater.storage.disk.journal import JournalWriter
 from headwater.storage.disk.offline.backup import backup
 from headwater.storage.disk.offline.check import check
 from headwater.storage.disk.offline.repair import prepare
 from headwater.storage.disk.records import (
+    APPEND,
     NOTHING_ELSE,
     AppendExtras,
     CreateMeta,
@@ -26,7 +25,7 @@ from headwater.storage.disk.records import (
 )
 from tests.storage.disk.offline.conftest import Sample
 from tests.storage.disk.offline.repairs import repaired
-from tests.storage.disk.offline.stores import contents, journals
+from tests.storage.disk.offline.stores import contents, journals, number_of, with_records
 from tests.suites.steps import BINARY
 from tests.support.effort import examples
 
@@ -41,6 +40,11 @@ STEPS: Final = st.lists(
     max_size=12,
 )
 """What a record does, to which stream, and how far from the end of the stream."""
+
+
+def unreadable(stream: int) -> list[bytes]:
+    """Encode a record that is too short for its kind."""
+    return [bytes([APPEND]) + stream.to_bytes(8, "little")]
 
 
 def records(steps: list[tuple[str, int, int]]) -> list[list[bytes]]:
@@ -65,6 +69,8 @@ def records(steps: list[tuple[str, int, int]]) -> list[list[bytes]]:
             ends[number] = max(ends.get(number, 0), at + 4)
         elif kind == "close":
             encoded.append(encode_append(number, at, 0.0, AppendExtras(close=True), b""))
+        elif kind == "unreadable":
+            encoded.append(unreadable(number))
         elif kind == "delete":
             encoded.append(encode_delete(number, 0.0))
         else:
@@ -113,13 +119,7 @@ def assert_agreement(folder: Path) -> None:
 def test_about_records_that_contradict_each_other(steps: list[tuple[str, int, int]]) -> None:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "data"
-        for part in ("journal", "segments"):
-            (folder / part).mkdir(parents=True)
-        Catalog(folder).close()
-        journal = JournalWriter(folder / "journal", 1, 0)
-        for record in records(steps):
-            journal.write([record])
-        journal.close()
+        with_records(folder, records(steps))
         assert_agreement(folder)
 
 
@@ -166,3 +166,13 @@ def test_about_damaged_journal_files(twice_killed: Sample, seed: int) -> None:
         found = contents(folder)
         for path, data in twice_killed.written.items():
             assert data.startswith(found.get(path, b"")), path
+
+
+def test_a_stream_that_lost_an_unreadable_record_gets_a_new_number(tmp_path: Path) -> None:
+    """What it held is unknown: offsets of what comes must not be those of what is lost."""
+    folder = tmp_path / "data"
+    with_records(folder, [*records([("create", 1, 0), ("create", 1, 0)]), unreadable(1)])
+    assert_agreement(folder)
+    assert contents(folder) == {"s/1": b"new", "s/2": b"new"}
+    assert number_of(folder, "s/1") > 2
+    assert number_of(folder, "s/2") == 2

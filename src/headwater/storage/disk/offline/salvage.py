@@ -90,11 +90,9 @@ class SalvageReplay:
         complete = part.complete
         named = []
         for number in dict.fromkeys(part.streams):
-            path = path_in(self._registry, number)
+            path = self._truncate(number)
             if path is None:
                 complete = complete and number in self._found
-            else:
-                self.truncated.add(number)
             named.append(describe_streams(NamedStream(number, path)))
         line = (
             f"journal/{part.path.name}, bytes {part.position} to {part.end}: dropped, since they "
@@ -106,8 +104,9 @@ class SalvageReplay:
 
     def _follow(self, place: str, decision: Decision | Unreadable) -> None:
         match decision:
-            case Unreadable():
+            case Unreadable(number):
                 self.dropped.append(f"{place}: the record is dropped, {decision}.")
+                self._truncate(number)
             case Applies(CreateRecord() as record) | UnknownStream(CreateRecord() as record):
                 self._create(record)
             case Applies(record):
@@ -127,11 +126,15 @@ class SalvageReplay:
                 self._lose(record)
 
     def _lose(self, record: AppendRecord) -> None:
-        path = path_in(self._registry, record.stream)
-        self._lost[record.stream, path] += 1
+        self._lost[record.stream, self._truncate(record.stream)] += 1
         self._lost_bytes[record.stream] += len(record.data)
+
+    def _truncate(self, number: int) -> str | None:
+        """Note that a stream lost bytes; return its path, or None for a stream that is unknown."""
+        path = path_in(self._registry, number)
         if path is not None:
-            self.truncated.add(record.stream)
+            self.truncated.add(number)
+        return path
 
     def _create(self, record: CreateRecord) -> None:
         registry = self._registry
