@@ -7,6 +7,7 @@ from headwater.protocol.lifecycle import Append, Create
 from headwater.server.app import Application
 from headwater.server.messages import Head, Request, Response
 from headwater.server.settings import Settings
+from headwater.server.subscriptions.subscription import LINKS, PAGE
 from headwater.storage.memory import MemoryStore
 from tests.support.lines import counted_lines
 
@@ -74,6 +75,34 @@ def test_other_requests_are_served_while_a_glob_links_many_streams() -> None:
         assert isinstance(response, Response)
         shown = json.loads(response.joined())
         assert len(shown["streams"]) == 5_000 + served
+        await app.stop()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_other_requests_are_served_while_a_subscription_with_many_links_is_deleted() -> None:
+    links = 30_000
+
+    async def scenario() -> None:
+        store = MemoryStore()
+        await store.open()
+        app = Application(store, Settings(store="memory"))
+        await app.start()
+        for number in range(links):
+            await store.create(f"s/{number}", Create("application/json"), 1.0)
+        await make(app, "all", "s/*")
+        head = Head("DELETE", "/v1/stream/__ds/subscriptions/all", "", HEADERS)
+        deleting = asyncio.create_task(app.handle(Request(head, b"")))
+        served = 0
+        while not deleting.done():
+            await store.head("s/1", 1.0)
+            served += 1
+            await asyncio.sleep(0)
+        assert (await deleting).status == 204
+        assert served > links // PAGE
+        assert await store.get_documents(LINKS) == {}
+        await make(app, "all", "s/1")
         await app.stop()
         await store.close()
 

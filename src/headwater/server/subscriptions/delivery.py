@@ -31,6 +31,8 @@ log: Final = logging.getLogger("headwater.subscriptions")
 
 MAX_LISTED: Final = 1000
 """Streams listed in one wake; the next wake lists the others."""
+_CHECKED_AT_ONCE: Final = 256
+"""Streams that are checked in one turn of the loop, if the store need not wait for them."""
 _TOKEN_SECONDS: Final = 24 * 3600
 _MAX_ERROR: Final = 300
 
@@ -102,7 +104,9 @@ class WakeDelivery:
         change = SubscriptionChange(sub)
         now = self.clock() if now is None else now
         change.checked_paths, sub.changed_paths = sub.changed_paths, set()
-        for path in change.checked_paths:
+        for count, path in enumerate(change.checked_paths, 1):
+            if count % _CHECKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             link = change.link(path)
             glob = sub.follows(path)
             if link is None and not glob:

@@ -118,10 +118,10 @@ class SubscriptionRegistry:
         try:
             refusal = await self._link_all(sub)
         except BaseException:
-            self._remove(sub)
+            await self._remove(sub)
             raise
         if refusal is not None:
-            self._remove(sub)
+            await self._remove(sub)
             return refusal
         sub.ready = True
         await self._check(sub)
@@ -169,18 +169,25 @@ class SubscriptionRegistry:
         refusal = await self._store.put_documents({MAIN + sub.id: None})
         if refusal is not None:
             return refusal
-        sub.deleted = True
         sub.cancel_timer()
-        for paths in _batches(sub.links):
-            await self._store.put_documents(dict.fromkeys(map(sub.link_key, paths)))
-        self._remove(sub)
+        await self._remove(sub, self._store)
         return None
 
-    def _remove(self, sub: Subscription) -> None:
+    async def _remove(self, sub: Subscription, store: Store | None = None) -> None:
+        """Remove a subscription and its links, also their documents from a store, in slices.
+
+        Its id is taken until the end. Documents that are left are removed by the next start.
+        """
         sub.deleted = True
         self._globs.remove(sub)
-        for path in sub.links:
-            self._drop_explicit(sub, path)
+        links = sub.links
+        while links:
+            paths = [links.popitem()[0] for _ in range(min(PAGE, len(links)))]
+            if store is not None:
+                await store.put_documents(dict.fromkeys(map(sub.link_key, paths)))
+            for path in paths:
+                self._drop_explicit(sub, path)
+            await asyncio.sleep(0)  # the store may not have waited
         del self._by_id[sub.id]
 
     def _drop_explicit(self, sub: Subscription, path: str) -> None:
