@@ -3,6 +3,7 @@
 A call decides and applies without awaiting anything, so calls never interleave.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from itertools import islice
 
@@ -39,7 +40,15 @@ from headwater.storage.refusals import (
     StoreFull,
     StoreUnwritable,
 )
-from headwater.storage.store import Appended, Chunk, Created, SplitPoints, Store, StreamInfo
+from headwater.storage.store import (
+    MAX_EXPIRED_AT_ONCE,
+    Appended,
+    Chunk,
+    Created,
+    SplitPoints,
+    Store,
+    StreamInfo,
+)
 
 DEFAULT_LIMIT = 4 * 1024**3
 
@@ -248,8 +257,11 @@ class MemoryStore(Store):
         return None
 
     async def expire(self, now: float, limit: int) -> int:
-        removed = 0
+        removed = examined = 0
         while removed < limit and (key := self._deadlines.pop(now)) is not None:
+            examined += 1
+            if examined % MAX_EXPIRED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if not self._is_live(key):
                 continue
             stream = self._streams[key[1]]

@@ -21,6 +21,7 @@ passed as `now`, in seconds since the epoch.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -36,6 +37,9 @@ from headwater.storage.refusals import (
     ReadRefusal,
     StoreUnwritable,
 )
+
+MAX_EXPIRED_AT_ONCE: Final = 256
+"""Streams that a store examines, and deletes, in one turn of the event loop when they expire."""
 
 
 class StreamInfo(Struct, frozen=True):
@@ -175,7 +179,11 @@ class Store(ABC):
 
     @abstractmethod
     async def expire(self, now: float, limit: int) -> int:
-        """Delete up to `limit` streams that have expired; return how many were deleted."""
+        """Delete up to `limit` streams that have expired; return how many were deleted.
+
+        They are deleted in batches, each with one commit. The event loop runs between two batches:
+        give a higher limit for fewer calls, not for longer ones.
+        """
 
     @abstractmethod
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:

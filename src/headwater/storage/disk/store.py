@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import time
 from typing import Final
@@ -71,6 +72,7 @@ from headwater.storage.refusals import (
     StoreUnwritable,
 )
 from headwater.storage.store import (
+    MAX_EXPIRED_AT_ONCE,
     Appended,
     Chunk,
     Created,
@@ -280,32 +282,47 @@ class DiskStore(Store):
         stream = await self._find_live(path, now)
         if not isinstance(stream, DiskStream):
             return stream
-        return await self._delete(stream, now)
+        return await self._delete(stream, now=now)
 
-    async def _delete(self, stream: DiskStream, now: float) -> StoreUnwritable | None:
-        operation = DeleteOperation(self._registry, stream)
-        stream.commit = self._commits.add(encode_delete(stream.number, now), operation)
-        error = await self._wait_durable(stream)
-        if error is not None and error.full and self._checkpointer.release_reserve():
-            if stream.changing or stream.deleted:  # another request deletes it now
-                return await self._wait_durable(stream)
-            return await self._delete(stream, now)
-        return error
+    async def _delete(self, *streams: DiskStream, now: float) -> StoreUnwritable | None:
+        """Delete streams in one batch; none of them may be changing."""
+        rest = list(streams)
+        while True:
+            for stream in rest:
+                operation = DeleteOperation(self._registry, stream)
+                stream.commit = self._commits.add(encode_delete(stream.number, now), operation)
+            error: StoreUnwritable | None = None
+            for stream in streams:
+                error = await self._wait_durable(stream) or error
+            if error is None or not error.full or not self._checkpointer.release_reserve():
+                return error
+            # Another request may delete one now.
+            rest = [stream for stream in streams if not stream.changing and not stream.deleted]
 
     async def expire(self, now: float, limit: int) -> int:
         removed = 0
         left: list[DiskStream] = []
         due = self._registry.due(now)
-        while removed < limit and (path := next(due, None)) is not None:
-            stream = self._registry.find(path)
-            if stream is None or stream.deleted:
+        while removed < limit:
+            paths = list(islice(due, min(limit - removed, MAX_EXPIRED_AT_ONCE)))
+            if not paths:
+                break
+            expired: dict[int, DiskStream] = {}
+            for path in paths:
+                stream = self._registry.find(path)
+                if stream is None or stream.deleted:
+                    continue
+                if stream.changing or not self._is_expired(stream, now):
+                    left.append(stream)
+                else:
+                    expired[stream.number] = stream  # it may be due twice
+            if not expired:
+                await asyncio.sleep(0)
                 continue
-            if stream.changing or not self._is_expired(stream, now):
-                left.append(stream)
-            elif await self._delete(stream, now) is None:
-                removed += 1
-            else:
-                left.append(stream)
+            error = await self._delete(*expired.values(), now=now)
+            removed += sum(stream.deleted for stream in expired.values())
+            if error is not None:
+                left += expired.values()
                 break
         for stream in left:  # only now: one that can't be deleted yet would be due again at once
             self._registry.schedule(stream)
@@ -399,7 +416,7 @@ class DiskStore(Store):
                 await self._wait_durable(stream)
                 continue
             if stream.expires and not stream.deleted and self._is_expired(stream, now):
-                if await self._delete(stream, now) is None:
+                if await self._delete(stream, now=now) is None:
                     continue
                 return None  # it can't be deleted, but must not be visible either
             return stream
