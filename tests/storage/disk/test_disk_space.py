@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
-from headwater.storage.disk.disk_space import Reserve
+from headwater.storage.disk.disk_space import DiskSpace
 from tests.support.patience import PATIENCE_SECONDS
 
 _SCRIPT = """
@@ -46,7 +46,7 @@ def test_a_directory_that_is_there_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_reserve_that_several_threads_use_knows_whether_it_is_held(tmp_path: Path) -> None:
     """A checkpoint, a compaction and the loop use it from three threads."""
-    reserve = Reserve(tmp_path, 4096)
+    reserve = DiskSpace(tmp_path, 4096)
     rounds = 300
     begin, end = Barrier(4, timeout=PATIENCE_SECONDS), Barrier(4, timeout=PATIENCE_SECONDS)
 
@@ -68,7 +68,7 @@ def test_a_reserve_that_several_threads_use_knows_whether_it_is_held(tmp_path: P
 
 
 def test_only_one_of_those_who_release_a_reserve_gets_its_room(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path, 4096)
+    reserve = DiskSpace(tmp_path, 4096)
     assert not reserve.release()
     with ThreadPoolExecutor(2) as threads:
         for _ in range(100):

@@ -7,7 +7,6 @@ writes is the business of `checkpoint`; `compaction` follows each successful one
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +15,7 @@ from typing import Final
 from headwater.storage.disk import checkpoint
 from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.compaction import Compactor
-from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, Reserve, free_bytes
+from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, DiskSpace
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.group_commit import GroupCommit
@@ -29,17 +28,12 @@ from headwater.storage.disk.segments import (
     segment_numbers,
     segment_path,
 )
-from headwater.storage.refusals import StoreUnwritable
 
 log: Final = logging.getLogger("headwater.disk")
 _RETRY_SECONDS: Final = 1.0
 _READERS_SECONDS: Final = 5.0
 _UNFILLED_BYTES: Final = MIB
 """The size at which a journal file without prefilled blocks is full: a prefilled one follows."""
-_CATALOG_ROOM: Final = 128 * 1024
-"""Disk space that the catalog transaction of a compaction may need."""
-_NO_RESERVE: Final = StoreUnwritable("the disk is full but for a reserve", full=True)
-"""The refusal while the reserve can't be allocated."""
 
 
 class Checkpointer:
@@ -56,7 +50,7 @@ class Checkpointer:
         files: SegmentFiles,
         metrics: EngineMetrics,
         *,
-        reserve: Reserve,
+        space: DiskSpace,
         faults: Faults = NO_FAULTS,
     ) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -84,8 +78,6 @@ class Checkpointer:
         self._prefill = True
         """Whether journal files can be prefilled: the disk may lack the space."""
         self._failed_at = float("-inf")
-        self._last_failure: StoreUnwritable | None = None
-        """Why the last checkpoint or journal file failed; None after a success."""
         self._compacted_at = float("-inf")
         self._readers_served_at = float("-inf")
         """When the last checkpoint for readers started."""
@@ -97,16 +89,16 @@ class Checkpointer:
             metrics,
             self._delete_segments,
             stop,
-            self._emergency_bytes,
+            space.release_for_compaction,
             at_once,
             faults,
         )
         self._closing = False
         self._evicting = False
         self._timer = loop.call_later(options.checkpoint_seconds, self._tick)
-        self._reserve = reserve
-        self.write_refusal: StoreUnwritable | None = None if reserve.held else _NO_RESERVE
-        """Why writes are refused, or None. Deletions are still accepted."""
+        self._space = space
+        self._holding_reserve = False
+        """Whether the worker thread tries to hold the reserve."""
 
     async def close(self) -> None:
         """Write a final checkpoint and stop; no operation may be submitted any more."""
@@ -140,7 +132,7 @@ class Checkpointer:
             registry.unsaved_bytes >= options.tail_budget // 4
             or len(registry.dirty) >= options.max_dirty_streams
             or written >= full
-            or self.write_refusal is not None
+            or self._space.refusal is not None
             or self._requested
         ):
             self._start()
@@ -150,7 +142,7 @@ class Checkpointer:
             # The checkpoint may still wait for its journal file.
             self._commits.paused = self._running is not None or self._preparing is not None
             if not self._commits.paused:
-                self.write_refusal = self._last_failure or self.write_refusal
+                self._space.memory_filled_up()
         else:
             self._commits.paused = False
 
@@ -160,20 +152,29 @@ class Checkpointer:
             return False  # the next batch reports the failure, which only a restart clears
         if self._commits.idle and self._running is None:
             # Neither a deletion nor a checkpoint is using the space of the reserve.
-            if self.write_refusal is _NO_RESERVE and self._reserve.hold():
-                self.write_refusal = None
-            elif self._has_unsaved():
-                self._start()
-            else:
-                self._retry_compaction()
-        return self.write_refusal is not None
+            if not self._space.lacks_reserve:
+                self._free_space()
+            elif not self._holding_reserve:
+                self._holding_reserve = True
+                holding = self._loop.run_in_executor(self._worker, self._space.accept_writes)
+                holding.add_done_callback(self._reserve_tried)
+        return self._space.refusal is not None
 
-    def release_reserve(self) -> bool:
+    def _reserve_tried(self, _: object) -> None:
+        self._holding_reserve = False
+        if self._space.refusal is not None and self._commits.idle and not self._closing:
+            self._free_space()
+
+    def _free_space(self) -> None:
+        """Start a checkpoint, or a compaction: either may free disk space."""
+        if self._has_unsaved():
+            self._start()
+        elif self._running is None:
+            self._retry_compaction()
+
+    async def release_reserve(self) -> bool:
         """Release the reserve for a deletion; return whether it was held."""
-        if not self._reserve.release():
-            return False
-        self.write_refusal = _NO_RESERVE
-        return True
+        return await self._loop.run_in_executor(None, self._space.release_for_deletion)
 
     def checkpoint_for_readers(self) -> None:
         """Start a checkpoint so that long reads are sent from a segment, which costs less."""
@@ -220,16 +221,6 @@ class Checkpointer:
             self._compacted_at = now
             self._compactor.begin(self._new_segment)
 
-    def _emergency_bytes(self) -> int:
-        """Return how much of a full disk a compaction may use; 0 while the disk is not full.
-
-        Called in the thread of compactions.
-        """
-        if self.write_refusal is None or not self.write_refusal.full:
-            return 0
-        self._reserve.release()
-        return max(0, free_bytes(self._segments) - _CATALOG_ROOM)
-
     def _may_start(self) -> bool:
         return self._closing or perf_counter() - self._failed_at >= _RETRY_SECONDS
 
@@ -238,11 +229,8 @@ class Checkpointer:
 
         Otherwise the failed snapshot is retried as it is: each rotation adds a journal file.
         """
-        return (
-            bool(self._registry.removed)
-            and self._last_failure is not None
-            and self._last_failure.full
-        )
+        failure = self._space.failure
+        return bool(self._registry.removed) and failure is not None and failure.full
 
     def _roll_back_failed(self) -> None:
         """Return a failed snapshot to the registry: the next one includes it."""
@@ -285,6 +273,7 @@ class Checkpointer:
             error = failure
         else:
             self._retire(snapshot.journal_from)
+            self._space.checkpoint_succeeded(partial(drop_spares, self._journals))
         self._loop.call_soon_threadsafe(self._finished, snapshot, unused, error)
 
     def _retire(self, before: int) -> None:
@@ -312,7 +301,7 @@ class Checkpointer:
         try:
             return save()
         except OSError as error:
-            if error.errno not in DISK_FULL_ERRORS or not self._reserve.release():
+            if error.errno not in DISK_FULL_ERRORS or not self._space.release():
                 raise
             # The checkpoint may free more space than it takes.
             return save()
@@ -340,10 +329,8 @@ class Checkpointer:
         checkpoint.complete(snapshot, self._registry, self._catalog)
         self._metrics.checkpoints += 1
         self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
-        self._last_failure = None
         self._delete_segments([*unused, *self._undeleted_segments])
         self.evict_soon()
-        self.write_refusal = None if self._hold_reserve() else _NO_RESERVE
         self._compactor.begin(self._new_segment)
 
     def _handle_failure(self, snapshot: checkpoint.CheckpointSnapshot, error: Exception) -> None:
@@ -355,24 +342,14 @@ class Checkpointer:
             return
         log.error("checkpoint failed, journal files are kept, will retry", extra={"error": error})
         self._pause_after(f"a checkpoint failed: {error}", error)
-        if self.write_refusal is None and not self._reserve.held:
-            self.write_refusal = _NO_RESERVE
+        self._space.checkpoint_failed()
         self._retry_compaction()
 
     def _pause_after(self, reason: str, error: BaseException) -> None:
         """Pause before the next attempt, and refuse writes beyond the memory budget."""
         self._failed_at = perf_counter()
-        full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
-        self._last_failure = StoreUnwritable(reason, full=full)
-        if self._registry.unsaved_bytes >= self._options.tail_budget:
-            self.write_refusal = self._last_failure
-
-    def _hold_reserve(self) -> bool:
-        if self._reserve.held or self._reserve.hold():
-            return True
-        with suppress(OSError):  # `hold` finds out whether there is enough space
-            drop_spares(self._journals)
-        return self._reserve.hold()
+        memory_full = self._registry.unsaved_bytes >= self._options.tail_budget
+        self._space.failed(reason, error, memory_full=memory_full)
 
     def evict_soon(self) -> None:
         """Evict idle streams in a later turn of the loop: the caller may hold one."""

@@ -34,7 +34,7 @@ from headwater.storage.disk.catalog import FILE as CATALOG_FILE
 from headwater.storage.disk.catalog import Catalog, CatalogFailed, CatalogFull
 from headwater.storage.disk.checkpointer import Checkpointer
 from headwater.storage.disk.data_directory import DirectoryLock
-from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, Reserve
+from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, DiskSpace
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import choose_fsync, make_directory
 from headwater.storage.disk.group_commit import GroupCommit
@@ -119,14 +119,14 @@ class DiskStore(Store):
             is_new = not journal_numbers(journals) and not segment_numbers(segments)
             if not is_new:
                 _refuse_lost_catalog(folder)
-            reserve = Reserve(folder, min(MIB, self.options.journal_bytes))
-            reserve.release_if_full()  # SQLite needs a little space even to read
+            self._space = DiskSpace(folder, min(MIB, self.options.journal_bytes))
+            self._space.release_if_full()  # SQLite needs a little space even to read
             self._catalog = undo.enter_context(closing(Catalog(folder, create=is_new)))
-            self._recover(journals, segments, reserve)
+            self._recover(journals, segments)
             undo.pop_all()
         self._opened = True
 
-    def _recover(self, journals: Path, segments: Path, reserve: Reserve) -> None:
+    def _recover(self, journals: Path, segments: Path) -> None:
         options, catalog, metrics = self.options, self._catalog, self.metrics
         loop = asyncio.get_running_loop()
         registry = self._registry = Registry(catalog, int(catalog.meta("next_epoch")))
@@ -139,10 +139,11 @@ class DiskStore(Store):
         number = recover(
             journals, segments, catalog, registry, metrics, durable=durable, faults=self._faults
         )
-        reserve.hold()
+        self._space.hold()
         journal = JournalWriter(journals, number, options.journal_bytes, faults=self._faults)
         if catalog.meta("clean", 1):
-            _mark_in_use(catalog, reserve)
+            _mark_in_use(catalog, self._space)
+        self._space.accept_writes()
         self._files = SegmentFiles(segments, options.max_open_segments, options.max_checked_blocks)
         self._reads = ReadExecutor(registry, catalog, self._files)
         self._sync = choose_fsync(loop, journal.fd) if durable else None
@@ -164,7 +165,7 @@ class DiskStore(Store):
             self._commits,
             self._files,
             metrics,
-            reserve=reserve,
+            space=self._space,
             faults=self._faults,
         )
 
@@ -220,9 +221,9 @@ class DiskStore(Store):
             return await self.create(
                 path, request, now
             )  # created while this request waited for the source
-        checkpointer = self._checkpointer
-        if checkpointer.write_refusal is not None and checkpointer.still_refuses_writes():
-            return checkpointer.write_refusal
+        space = self._space
+        if space.refusal is not None and self._checkpointer.still_refuses_writes():
+            return space.refusal
         number = registry.next_epoch
         registry.next_epoch += 1
         meta = create_meta(path, decision, 0 if source is None else source.number, now)
@@ -250,9 +251,9 @@ class DiskStore(Store):
         decision = decide_append(path, stream, producer, request)
         if isinstance(decision, Accepted):
             assert stream is not None  # noqa: S101 - it would be missing
-            checkpointer = self._checkpointer
-            if checkpointer.write_refusal is not None and checkpointer.still_refuses_writes():
-                return checkpointer.write_refusal
+            space = self._space
+            if space.refusal is not None and self._checkpointer.still_refuses_writes():
+                return space.refusal
             extras = NOTHING_ELSE
             if claim is not None or request.close or request.seq is not None:
                 extras = AppendExtras(request.close, request.seq, claim)
@@ -294,7 +295,7 @@ class DiskStore(Store):
             error: StoreUnwritable | None = None
             for stream in streams:
                 error = await self._wait_durable(stream) or error
-            if error is None or not error.full or not self._checkpointer.release_reserve():
+            if error is None or not error.full or not await self._checkpointer.release_reserve():
                 return error
             # Another request may delete one now.
             rest = [stream for stream in streams if not stream.changing and not stream.deleted]
@@ -472,14 +473,14 @@ def _refuse_lost_catalog(folder: Path) -> None:
         raise StoreDamaged(str(catalog), 0, "the file is empty, but there are streams here")
 
 
-def _mark_in_use(catalog: Catalog, reserve: Reserve) -> None:
+def _mark_in_use(catalog: Catalog, space: DiskSpace) -> None:
     """Record that accesses may be lost from here on; a full disk must not prevent reads."""
     try:
         catalog.put("clean", 0)
     except CatalogFull:
-        reserve.release()
+        space.release()
         try:
             catalog.put("clean", 0)
         except CatalogFull as error:
             log.warning("disk full, could not mark the catalog as in use", extra={"error": error})
-        reserve.hold()
+        space.hold()
