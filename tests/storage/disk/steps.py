@@ -58,7 +58,7 @@ async def until_at_rest(store: DiskStore) -> None:
         lambda: (
             not saver._has_unsaved()
             and saver._running is None
-            and saver._preparing is None
+            and saver._journal.preparing is None
             and not saver._compactor._busy
             and not saver._evicting
         ),

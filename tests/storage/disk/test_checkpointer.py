@@ -181,7 +181,7 @@ def test_a_store_that_has_stopped_saves_nothing(tmp_path: Path) -> None:
         before = journals(folder)
         store._checkpointer._tick()
         assert store._checkpointer._has_unsaved()
-        assert (store._checkpointer._preparing, store._checkpointer._running) == (None, None)
+        assert (store._journal.preparing, store._checkpointer._running) == (None, None)
         await store.close()
         assert (journals(folder), segments(folder)) == (before, [])
 

@@ -1,4 +1,4 @@
-"""Checkpoint scheduling: when a checkpoint starts, journal rotation, and the worker thread.
+"""Checkpoint scheduling: when a checkpoint starts, its worker thread, and retries.
 
 A checkpoint starts between two batches when one of its thresholds is reached. What a checkpoint
 writes is the business of `checkpoint`; `compaction` follows each successful one.
@@ -19,9 +19,9 @@ from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, DiskSpace
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.group_commit import GroupCommit
-from headwater.storage.disk.journal import JournalWriter, drop_spares, retire
+from headwater.storage.disk.journal import Journal
 from headwater.storage.disk.metrics import EngineMetrics
-from headwater.storage.disk.options import MIB, DiskOptions
+from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import (
     SegmentFiles,
@@ -32,8 +32,6 @@ from headwater.storage.disk.segments import (
 log: Final = logging.getLogger("headwater.disk")
 _RETRY_SECONDS: Final = 1.0
 _READERS_SECONDS: Final = 5.0
-_UNFILLED_BYTES: Final = MIB
-"""The size at which a journal file without prefilled blocks is full: a prefilled one follows."""
 
 
 class Checkpointer:
@@ -41,7 +39,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        journals: Path,
+        journal: Journal,
         segments: Path,
         options: DiskOptions,
         catalog: Catalog,
@@ -54,7 +52,7 @@ class Checkpointer:
         faults: Faults = NO_FAULTS,
     ) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        self._journals = journals
+        self._journal = journal
         self._segments = segments
         self._options = options
         self._catalog = catalog
@@ -66,8 +64,6 @@ class Checkpointer:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-checkpoint")
         known = [number for number, _, _ in catalog.segments()]
         self._next_segment = max([*segment_numbers(segments), *known, 0]) + 1
-        self._next_journal: JournalWriter | None = None
-        self._preparing: asyncio.Future[JournalWriter] | None = None
         self._running: asyncio.Future[None] | None = None
         self._failed_snapshot: checkpoint.CheckpointSnapshot | None = None
         """A snapshot to be retried: the journal was already rotated for it."""
@@ -75,8 +71,6 @@ class Checkpointer:
         """Obsolete segments whose deletion failed."""
         self._requested = False
         """Whether a checkpoint starts after the next batch, whatever the thresholds."""
-        self._prefill = True
-        """Whether journal files can be prefilled: the disk may lack the space."""
         self._failed_at = float("-inf")
         self._compacted_at = float("-inf")
         self._readers_served_at = float("-inf")
@@ -107,8 +101,8 @@ class Checkpointer:
         await self._commits.drain()
         if self._running is not None:
             await self._running
-        if self._preparing is not None:
-            await asyncio.wait([self._preparing])
+        if self._journal.preparing is not None:
+            await asyncio.wait([self._journal.preparing])
         self._roll_back_failed()
         if self._has_unsaved():
             self._start()
@@ -116,31 +110,24 @@ class Checkpointer:
                 await self._running
         await self._loop.run_in_executor(None, self._worker.shutdown)
         await self._compactor.close()
-        if self._next_journal is not None:
-            self._next_journal.close()
-            self._next_journal.path.unlink()
 
     def after_batch(self) -> None:
         """Start a checkpoint if one is due; called between two batches."""
         registry, options = self._registry, self._options
-        journal = self._commits.journal
-        full = options.journal_bytes
-        if self._prefill and not journal.is_filled:
-            full = min(full, _UNFILLED_BYTES)
-        written = max(journal.position, full * journal.records // options.journal_records)
+        fill_level = self._journal.fill_level
         if (
             registry.unsaved_bytes >= options.tail_budget // 4
             or len(registry.dirty) >= options.max_dirty_streams
-            or written >= full
+            or fill_level >= 1
             or self._space.refusal is not None
             or self._requested
         ):
             self._start()
-        elif written >= full // 2:
-            self._prepare(fill=True)
+        elif fill_level >= 0.5:
+            self._prepare(soon_full=True)
         if registry.unsaved_bytes >= options.tail_budget:
             # The checkpoint may still wait for its journal file.
-            self._commits.paused = self._running is not None or self._preparing is not None
+            self._commits.paused = self._running is not None or self._journal.preparing is not None
             if not self._commits.paused:
                 self._space.memory_filled_up()
         else:
@@ -243,24 +230,21 @@ class Checkpointer:
 
         Return whether the switch happened; a file may have to be prepared first.
         """
-        if self._next_journal is None:
-            if not self._closing or self._preparing is not None:
+        journal = self._journal
+        if not journal.has_next:
+            if not self._closing or journal.preparing is not None:
                 self._requested = True  # it starts once the next file is ready
-                # With few writes, prefilling a file would be most of the work.
-                busy = self._commits.journal.position >= _UNFILLED_BYTES // 2
-                self._prepare(fill=busy and self._prefill)
+                self._prepare()
                 return False
             try:
-                self._next_journal = self._new_journal(fill=False)
+                journal.create_next()
             except OSError as error:
                 log.error(  # noqa: TRY400 - the stack adds nothing
                     "final checkpoint skipped, the next start replays the journal",
                     extra={"error": error},
                 )
                 return False
-        self._commits.journal.close()
-        self._commits.journal = self._next_journal
-        self._next_journal = None
+        self._commits.journal = journal.rotate(self._worker)
         return True
 
     def _save(self, snapshot: checkpoint.CheckpointSnapshot, segment: int) -> None:
@@ -273,14 +257,14 @@ class Checkpointer:
             error = failure
         else:
             self._retire(snapshot.journal_from)
-            self._space.checkpoint_succeeded(partial(drop_spares, self._journals))
+            self._space.checkpoint_succeeded(self._journal.drop_spares)
         self._loop.call_soon_threadsafe(self._finished, snapshot, unused, error)
 
     def _retire(self, before: int) -> None:
         """Delete obsolete journal files; the next checkpoint retries what fails."""
         self._faults.reach("journal-before-delete")
         try:
-            retire(self._journals, before)
+            self._journal.retire(before)
         except OSError as error:
             log.error(  # noqa: TRY400 - the stack adds nothing
                 "could not delete obsolete journal files, will retry after the next checkpoint",
@@ -380,34 +364,21 @@ class Checkpointer:
             else:
                 self._undeleted_segments.discard(number)
 
-    def _new_journal(self, *, fill: bool) -> JournalWriter:
-        number = self._commits.journal.number + 1
-        size = self._options.journal_bytes
-        return JournalWriter(self._journals, number, size, fill=fill, faults=self._faults)
+    def _prepare(self, *, soon_full: bool = False) -> None:
+        """Create the next journal file in the worker thread, unless there is one."""
+        journal = self._journal
+        busy = journal.has_next or journal.preparing is not None
+        if not busy and not self._closing and self._may_start():
+            journal.prepare(self._worker, self._prepared, soon_full=soon_full)
 
-    def _prepare(self, *, fill: bool) -> None:
-        """Create the next journal file in the worker thread."""
-        if self._next_journal is None and self._preparing is None and not self._closing:
-            if not self._may_start():
-                return
-            make = partial(self._new_journal, fill=fill)
-            self._preparing = self._loop.run_in_executor(self._worker, make)
-            self._preparing.add_done_callback(partial(self._prepared, fill))
-
-    def _prepared(self, fill: bool, preparing: "asyncio.Future[JournalWriter]") -> None:
-        self._preparing = None
-        error = preparing.exception()
+    def _prepared(self, error: BaseException | None) -> None:
         if isinstance(error, SyncFailed):
             # Its name may never reach the disk, even if a second sync succeeds.
             self._commits.stop("the next journal file was not synced", error)
         elif error is not None:
             log.error("could not create the next journal file", extra={"error": error})
             self._pause_after(f"there is no next journal file: {error}", error)
-        else:
-            self._next_journal = preparing.result()
-            if fill:
-                self._prefill = self._next_journal.is_filled
-            if self._requested and self._commits.between_batches and not self._closing:
-                self._start()
+        elif self._requested and self._commits.between_batches and not self._closing:
+            self._start()
         if self._running is None:
             self._commits.resume()

@@ -15,11 +15,14 @@ of this file. The header is stored twice, because nothing in the file can be rea
 `journal_reader` reads this format.
 """
 
+import asyncio
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final
@@ -48,6 +51,8 @@ _COPY_BYTES: Final = 256 * 1024
 ZEROS: Final = bytes(1 << 20)
 _FILL_SHARE: Final = 4
 """A file is filled with zeros only if this many would fit on the disk."""
+_UNFILLED_BYTES: Final = 1024 * 1024
+"""The size at which a journal file without prefilled blocks is full: a prefilled one follows."""
 _SPARES: Final = f"{NUMBER}.spare"
 _MAX_SPARES: Final = 2
 
@@ -208,6 +213,109 @@ class JournalWriter:
             with suppress(OSError):
                 os.ftruncate(self.fd, self.position)
         os.close(self.fd)
+
+
+class Journal:
+    """The journal files of a directory: the current one, the next one, and those before.
+
+    Files are created, closed and deleted in the thread of checkpoints: creating one syncs it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        size: int,
+        max_records: int,
+        faults: Faults = NO_FAULTS,
+    ) -> None:
+        """Begin with a new file; it is full at `size` bytes or at `max_records` records."""
+        self._folder = folder
+        self._size = size
+        self._max_records = max_records
+        self._faults = faults
+        self.current = JournalWriter(folder, number, size, faults=faults)
+        self._next: JournalWriter | None = None
+        self.preparing: asyncio.Future[JournalWriter] | None = None
+        """The creation of the next file, while it is in progress."""
+        self._prefill = True
+        """Whether files can be prefilled: the disk may lack the space."""
+
+    @property
+    def fill_level(self) -> float:
+        """How full the current file is, by its bytes or by its records; 1 is full."""
+        current = self.current
+        full = self._size
+        if self._prefill and not current.is_filled:
+            full = min(full, _UNFILLED_BYTES)
+        return max(current.position / full, current.records / self._max_records)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the next file is prepared."""
+        return self._next is not None
+
+    def prepare(
+        self,
+        worker: Executor,
+        done: Callable[[BaseException | None], None],
+        *,
+        soon_full: bool = False,
+    ) -> None:
+        """Create the next file in a thread, then call `done` on the loop with None or the error.
+
+        With few writes, prefilling a file would be most of the work: it is done if the current file
+        is `soon_full`, or has many bytes.
+        """
+        busy = self.current.position >= _UNFILLED_BYTES // 2
+        fill = soon_full or (busy and self._prefill)
+        create = partial(self._create, self.current.number + 1, fill=fill)
+        loop = asyncio.get_running_loop()
+        self.preparing = loop.run_in_executor(worker, create)
+        self.preparing.add_done_callback(partial(self._prepared, fill, done))
+
+    def _create(self, number: int, *, fill: bool) -> JournalWriter:
+        return JournalWriter(self._folder, number, self._size, fill=fill, faults=self._faults)
+
+    def _prepared(
+        self,
+        fill: bool,
+        done: Callable[[BaseException | None], None],
+        preparing: "asyncio.Future[JournalWriter]",
+    ) -> None:
+        self.preparing = None
+        error = preparing.exception()
+        if error is None:
+            self._next = preparing.result()
+            if fill:
+                self._prefill = self._next.is_filled
+        done(error)
+
+    def create_next(self) -> None:
+        """Create the next file in this thread."""
+        self._next = self._create(self.current.number + 1, fill=False)
+
+    def rotate(self, worker: Executor) -> JournalWriter:
+        """Switch to the next file, and return it; the one before is closed in a thread."""
+        assert self._next is not None  # noqa: S101 - it was prepared
+        worker.submit(self.current.close)
+        self.current, self._next = self._next, None
+        return self.current
+
+    def retire(self, before: int) -> None:
+        """Delete the files below a number, or keep them to be recycled; called in a thread."""
+        retire(self._folder, before)
+
+    def drop_spares(self) -> None:
+        """Delete the files that are kept to be recycled; called in a thread."""
+        drop_spares(self._folder)
+
+    def close(self) -> None:
+        """Close the current file, and delete the next one."""
+        self.current.close()
+        if self._next is not None:
+            self._next.close()
+            self._next.path.unlink()
 
 
 def _write_vector(fd: int, vector: list[bytes], position: int) -> int:

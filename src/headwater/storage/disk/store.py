@@ -38,7 +38,7 @@ from headwater.storage.disk.disk_space import DISK_FULL_ERRORS, DiskSpace
 from headwater.storage.disk.faults import NO_FAULTS, Faults
 from headwater.storage.disk.fsync import choose_fsync, make_directory
 from headwater.storage.disk.group_commit import GroupCommit
-from headwater.storage.disk.journal import JournalWriter, journal_numbers
+from headwater.storage.disk.journal import Journal, journal_numbers
 from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.operations import (
     AppendOperation,
@@ -140,16 +140,18 @@ class DiskStore(Store):
             journals, segments, catalog, registry, metrics, durable=durable, faults=self._faults
         )
         self._space.hold()
-        journal = JournalWriter(journals, number, options.journal_bytes, faults=self._faults)
+        journal = self._journal = Journal(
+            journals, number, options.journal_bytes, options.journal_records, self._faults
+        )
         if catalog.meta("clean", 1):
             _mark_in_use(catalog, self._space)
         self._space.accept_writes()
         self._files = SegmentFiles(segments, options.max_open_segments, options.max_checked_blocks)
         self._reads = ReadExecutor(registry, catalog, self._files)
-        self._sync = choose_fsync(loop, journal.fd) if durable else None
+        self._sync = choose_fsync(loop, journal.current.fd) if durable else None
         self._commits = GroupCommit(
             loop,
-            journal,
+            journal.current,
             self._sync,
             metrics,
             after_batch=self._save_if_due,
@@ -157,7 +159,7 @@ class DiskStore(Store):
             faults=self._faults,
         )
         self._checkpointer = Checkpointer(
-            journals,
+            journal,
             segments,
             options,
             catalog,
@@ -174,7 +176,7 @@ class DiskStore(Store):
             return
         self._opened = False
         await self._checkpointer.close()
-        self._commits.journal.close()
+        self._journal.close()
         if self._sync is not None:
             self._sync.close()
         unsaved = self._registry.dirty or self._registry.documents.unsaved
