@@ -11,6 +11,7 @@ STEPS = st.lists(
         st.tuples(st.just("append"), st.integers(0, SEAL_AT + 10)),
         st.tuples(st.just("append"), st.integers(0, 100)),
         st.tuples(st.just("drop"), st.integers(0, 2 * SEAL_AT)),
+        st.tuples(st.just("freeze"), st.just(0)),
     ),
     max_size=12,
 )
@@ -29,6 +30,8 @@ def test_a_log_returns_the_bytes_that_were_appended(
             piece = bytes([number]) * size
             log.append(piece)
             whole += piece
+        elif step == "freeze":
+            assert b"".join(log.freeze()) == whole[first - start :]
         else:
             log.drop_before(first + size)
             first = min(first + size, start + len(whole))
@@ -50,6 +53,18 @@ def test_returned_buffers_do_not_change() -> None:
     log.append(b"d" * SEAL_AT)
     log.drop_before(SEAL_AT)
     assert b"".join(buffers) == expected
+
+
+def test_frozen_bytes_are_not_copied_and_stay_as_they_were() -> None:
+    log = ByteLog(0)
+    log.append(b"a" * 100)
+    (frozen,) = log.freeze()
+    log.append(b"b" * 100)
+    assert frozen == b"a" * 100
+    (_, again) = log.freeze()
+    assert again == b"b" * 100
+    log.drop_before(100)
+    assert log.freeze()[0] is again
 
 
 def test_dropping_frees_whole_blocks() -> None:

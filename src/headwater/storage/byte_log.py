@@ -19,7 +19,7 @@ class ByteLog:
     def __init__(self, start: int) -> None:
         self.start = start
         self.end = start
-        self._sealed: list[bytes] = []
+        self._sealed: list[bytes | bytearray] = []
         self._ends: list[int] = []
         self._open = bytearray()
 
@@ -54,7 +54,10 @@ class ByteLog:
             base = self._ends[index] - len(block)
             upto = min(end, self._ends[index])
             whole = start == base and upto == self._ends[index]
-            buffers.append(block if whole else memoryview(block)[start - base : upto - base])
+            if whole and isinstance(block, bytes):
+                buffers.append(block)
+            else:
+                buffers.append(memoryview(block)[start - base : upto - base])
             start = upto
             index += 1
         if start < end:
@@ -64,10 +67,18 @@ class ByteLog:
                 buffers.append(bytes(view[start - base : end - base]))
         return buffers
 
+    def freeze(self) -> list[Buffer]:
+        """Return all bytes without copying any of them: later ones go to a new block."""
+        if self._open:
+            self._sealed.append(self._open)
+            self._ends.append(self.end)
+            self._open = bytearray()
+        return list(self._sealed)
+
     def drop_before(self, position: int) -> None:
         """Drop the bytes before a position."""
-        while self._ends and self._ends[0] <= position:
-            del self._ends[0], self._sealed[0]
+        count = bisect_right(self._ends, position)
+        del self._ends[:count], self._sealed[:count]
         if self._ends:
             block = self._sealed[0]
             surplus = position - (self._ends[0] - len(block))

@@ -36,6 +36,7 @@ TINY: Final = DiskOptions(
     tail_budget=64,
     journal_bytes=4096,
     max_dirty_streams=2,
+    streams_per_turn=1,
     max_loaded_streams=1,
     max_open_segments=2,
     checkpoint_seconds=0.02,

@@ -111,16 +111,16 @@ _SAVE: Final = (
 class CatalogChanges(msgspec.Struct):
     """The changes of one checkpoint, which are committed together."""
 
-    streams: list[StreamRow]
-    producers: list[tuple[int, str, int, int]]
-    removed: list[int]
+    streams: Iterable[StreamRow]
+    producers: Iterable[tuple[int, str, int, int]]
+    removed: Iterable[int]
     extents: list[Extent]
     segment_bytes: int
     segment: int
     journal_from: int
     next_epoch: int
     metrics: str
-    documents: list[tuple[str, bytes | None]] = []
+    documents: Iterable[tuple[str, bytes | None]] = ()
 
 
 class CatalogFailed(OSError):
@@ -373,7 +373,7 @@ class Catalog:
     def _put(self, key: str, value: object) -> None:
         self._writer.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
-    def _put_documents(self, documents: Sequence[tuple[str, bytes | None]]) -> None:
+    def _put_documents(self, documents: Iterable[tuple[str, bytes | None]]) -> None:
         for key, value in documents:
             if value is None:
                 self._writer.execute("DELETE FROM documents WHERE key = ?", (key,))

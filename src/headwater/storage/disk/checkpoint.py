@@ -1,13 +1,17 @@
 """Checkpoints: the contents of the journal move into one new segment and the catalog.
 
 The loop takes a snapshot between two batches, when it switches to a new journal file: the snapshot
-is the state at that point of the journal. A thread writes the segment, syncs it, and commits the
-catalog with the number of the new journal file. From then on the older files are obsolete.
+is the state at that point of the journal. It holds values and references to bytes, collected in
+slices; no batch is applied before the last one. A thread builds the rows, writes the segment, syncs
+it, and commits the catalog with the number of the new journal file. From then on the older files
+are obsolete, and the loop drops from memory what was saved, again in slices.
 """
 
 import errno
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,16 +23,21 @@ from headwater.storage.disk.fsync import SyncFailed
 from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentWriter, segment_path
-from headwater.storage.disk.stream import DiskStream
+from headwater.storage.disk.stream import DiskStream, StreamValues
 
 
-class SavedStream(msgspec.Struct):
+class SavedStream(NamedTuple):
     """A stream in a snapshot, and what a failed checkpoint has to return to it."""
 
     stream: DiskStream
-    end: int
+    values: StreamValues
+    """The durable state."""
+    start: int
+    tail: list[Buffer]
+    """The bytes from `start` that no segment has."""
     producers: dict[str, ProducerState]
     row: bool
+    """Whether the catalog's row is out of date."""
 
 
 class CheckpointSnapshot(msgspec.Struct):
@@ -38,45 +47,68 @@ class CheckpointSnapshot(msgspec.Struct):
     """The first journal file to replay over it."""
     next_epoch: int
     started: float
-    rows: list[StreamRow] = []
-    producers: list[tuple[int, str, int, int]] = []
-    data: list[tuple[int, int, list[Buffer]]] = []
-    """Stream, start and bytes of each extent."""
+    removed: Collection[int]
+    documents: Mapping[str, bytes | None]
     saved: list[SavedStream] = []
-    removed: list[int] = []
-    documents: list[tuple[str, bytes | None]] = []
+
+    def rows(self) -> Iterator[StreamRow]:
+        """Build the rows of the streams that have changed."""
+        return (saved.stream.row(saved.values) for saved in self.saved if saved.row)
+
+    def producers(self) -> Iterator[tuple[int, str, int, int]]:
+        """Build the rows of the producers."""
+        for saved in self.saved:
+            for producer_id, state in saved.producers.items():
+                yield saved.stream.number, producer_id, *state
+
+    def tails(self) -> list[SavedStream]:
+        """Return the streams with bytes to write, in the order of their numbers."""
+        tails = [saved for saved in self.saved if saved.tail]
+        return sorted(tails, key=lambda saved: saved.stream.number)
 
 
 def take(registry: Registry, journal_from: int) -> CheckpointSnapshot:
-    """Take a snapshot of all durable state that no checkpoint has; reset the registry's counts."""
-    snapshot = CheckpointSnapshot(journal_from, registry.next_epoch, perf_counter())
-    for stream in registry.dirty.values():
+    """Take a snapshot of all durable state that no checkpoint has."""
+    snapshot = begin(registry, journal_from)
+    for _ in collect(snapshot, registry, len(registry.collecting)):
+        pass
+    return snapshot
+
+
+def begin(registry: Registry, journal_from: int) -> CheckpointSnapshot:
+    """Begin a snapshot, and reset the registry's counts; nothing may be applied until its end."""
+    registry.collecting, registry.dirty = registry.dirty, {}
+    registry.saving_bytes, registry.dirty_bytes = registry.dirty_bytes, 0
+    registry.removing, registry.removed = registry.removed, set()
+    return CheckpointSnapshot(
+        journal_from,
+        registry.next_epoch,
+        perf_counter(),
+        registry.removing,
+        registry.documents.take(),
+    )
+
+
+def collect(snapshot: CheckpointSnapshot, registry: Registry, slice_size: int) -> Iterator[None]:
+    """Collect the changed streams; yields between two slices."""
+    work = 0
+    for stream in registry.collecting.values():
         log = stream.tail_log
-        row = stream.row_changed
-        if row:
-            snapshot.rows.append(stream.row())
-            stream.row_changed = False
-        if log.end > log.start:
-            snapshot.data.append((stream.number, log.start, log.slice(log.start, log.end)))
+        row, stream.row_changed = stream.row_changed, False
+        tail = log.freeze() if log.end > log.start else []
         producers = stream.unsaved_producers
         if producers:
             stream.unsaved_producers = {}
-            snapshot.producers += [
-                (stream.number, producer_id, *state) for producer_id, state in producers.items()
-            ]
         # A stream without unsaved producers keeps its own dict, which must not count as saved.
-        snapshot.saved.append(SavedStream(stream, log.end, producers or {}, row))
+        saved = SavedStream(stream, stream.values(), log.start, tail, producers or {}, row)
+        snapshot.saved.append(saved)
         stream.in_checkpoint = True
         stream.new = False
-    snapshot.data.sort(key=lambda item: item[0])
-    snapshot.removed = list(registry.removed)
-    registry.removing = registry.removed
-    registry.removed = set()
-    registry.saving_bytes = registry.dirty_bytes
-    registry.dirty = {}
-    registry.dirty_bytes = 0
-    snapshot.documents = registry.documents.take()
-    return snapshot
+        work += 1 + len(tail)
+        if work >= slice_size:
+            work = 0
+            yield
+    registry.collecting = {}
 
 
 def write(
@@ -91,11 +123,12 @@ def write(
     faults.reach("segment-before-write")
     size = 0
     extents = []
-    if snapshot.data:
+    tails = snapshot.tails()
+    if tails:
         writer = SegmentWriter(folder, segment, faults=faults)
         try:
-            for stream, start, buffers in snapshot.data:
-                writer.add(stream, start, buffers)
+            for saved in tails:
+                writer.add(saved.stream.number, saved.start, saved.tail)
             writer.finish()
         except BaseException:
             writer.abandon()
@@ -105,8 +138,8 @@ def write(
     faults.reach("segment-written")
     faults.reach("catalog-before-commit")
     changes = CatalogChanges(
-        streams=snapshot.rows,
-        producers=snapshot.producers,
+        streams=snapshot.rows(),
+        producers=snapshot.producers(),
         removed=snapshot.removed,
         extents=extents,
         segment_bytes=size,
@@ -114,7 +147,7 @@ def write(
         journal_from=snapshot.journal_from,
         next_epoch=snapshot.next_epoch,
         metrics=metrics.with_checkpoint(size, perf_counter() - snapshot.started).dump(),
-        documents=snapshot.documents,
+        documents=snapshot.documents.items(),
     )
     try:
         unused = _commit(catalog, changes, faults)
@@ -136,33 +169,42 @@ def _commit(catalog: Catalog, changes: CatalogChanges, faults: Faults) -> list[i
     return unused
 
 
-def complete(snapshot: CheckpointSnapshot, registry: Registry, catalog: Catalog) -> None:
-    """Drop from memory what the segment and the catalog now hold."""
+def complete(
+    snapshot: CheckpointSnapshot, registry: Registry, catalog: Catalog, slice_size: int
+) -> Iterator[None]:
+    """Drop from memory what the segment and the catalog now hold; yields between two slices."""
+    work = 0
     for saved in snapshot.saved:
         stream = saved.stream
         stream.in_checkpoint = False
         registry.saved(stream)
         before = stream.tail_log.start
-        stream.tail_log.drop_before(saved.end)
+        stream.tail_log.drop_before(saved.values.durable.end)
         stream.producers.saved(saved.producers, catalog)
         if not stream.deleted or stream.forks:
             registry.tail_bytes -= stream.tail_log.start - before
+        work += 1 + len(saved.tail)
+        if work >= slice_size:
+            work = 0
+            yield
     registry.removing = set()
     registry.saving_bytes = 0
     registry.documents.succeeded()
 
 
-def roll_back(snapshot: CheckpointSnapshot, registry: Registry) -> None:
-    """Return a failed snapshot to the registry: the next checkpoint has to write it."""
-    for saved in snapshot.saved:
+def roll_back(snapshot: CheckpointSnapshot, registry: Registry, slice_size: int) -> Iterator[None]:
+    """Return a failed snapshot to the registry, for the next one; yields between two slices."""
+    for count, saved in enumerate(snapshot.saved, 1):
         stream = saved.stream
         stream.in_checkpoint = False
         if stream.number in registry.removed or stream.number in registry.removing:
             continue
         registry.dirty.setdefault(stream.number, stream)
         stream.row_changed = stream.row_changed or saved.row
-        for producer_id, state in saved.producers.items():
-            stream.unsaved_producers.setdefault(producer_id, state)
+        if saved.producers:
+            stream.unsaved_producers = {**saved.producers, **stream.unsaved_producers}
+        if count % slice_size == 0:
+            yield
     registry.removed |= registry.removing
     registry.removing = set()
     registry.dirty_bytes += registry.saving_bytes

@@ -6,6 +6,7 @@ writes is the business of `checkpoint`; `compaction` follows each successful one
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,8 @@ class Checkpointer:
         known = [number for number, _, _ in catalog.segments()]
         self._next_segment = max([*segment_numbers(segments), *known, 0]) + 1
         self._running: asyncio.Future[None] | None = None
+        self._collecting = False
+        """Whether a snapshot is being collected: no batch may be applied meanwhile."""
         self._failed_snapshot: checkpoint.CheckpointSnapshot | None = None
         """A snapshot to be retried: the journal was already rotated for it."""
         self._undeleted_segments: set[int] = set()
@@ -103,7 +106,8 @@ class Checkpointer:
             await self._running
         if self._journal.preparing is not None:
             await asyncio.wait([self._journal.preparing])
-        self._roll_back_failed()
+        for _ in self._roll_back_failed():
+            await asyncio.sleep(0)
         if self._has_unsaved():
             self._start()
             if self._running is not None:
@@ -131,7 +135,7 @@ class Checkpointer:
             if not self._commits.paused:
                 self._space.memory_filled_up()
         else:
-            self._commits.paused = False
+            self._commits.paused = self._collecting
 
     def still_refuses_writes(self) -> bool:
         """Try to end a write refusal; return whether it still holds."""
@@ -187,15 +191,44 @@ class Checkpointer:
         if self._running is not None or self._commits.failure is not None or not self._may_start():
             return
         snapshot = self._failed_snapshot
-        if snapshot is None or self._deletions_may_help():
-            if not self._commits.journal.is_empty and not self._rotate_journal():
-                return
-            self._roll_back_failed()
-            snapshot = checkpoint.take(self._registry, self._commits.journal.number)
-        self._failed_snapshot = None
+        if snapshot is not None and not self._deletions_may_help():
+            self._failed_snapshot = None
+            self._begin_running()
+            self._worker.submit(self._save, snapshot, self._new_segment())
+        elif self._commits.journal.is_empty or self._rotate_journal():
+            self._begin_running()
+            self._advance(self._take_snapshot())
+
+    def _begin_running(self) -> None:
         self._requested = False
         self._running = self._loop.create_future()
+
+    def _take_snapshot(self) -> Iterator[None]:
+        """Take a snapshot and start to write it; yields between two slices."""
+        yield from self._roll_back_failed()
+        snapshot = checkpoint.begin(self._registry, self._commits.journal.number)
+        yield from checkpoint.collect(snapshot, self._registry, self._options.streams_per_turn)
         self._worker.submit(self._save, snapshot, self._new_segment())
+
+    def _advance(self, steps: Iterator[None]) -> None:
+        """Take one slice of a snapshot, and the next one in a later turn of the loop."""
+        try:
+            for _ in steps:
+                self._commits.paused = self._collecting = True
+                self._loop.call_soon(self._advance, steps)
+                return
+        except Exception as failure:  # noqa: BLE001 - the state in memory is unknown now
+            self._commits.stop("could not take a snapshot for a checkpoint", failure)
+            self._end_running()
+        if self._collecting:
+            self._collecting = False
+            if self._running is None or self._registry.unsaved_bytes < self._options.tail_budget:
+                self._commits.resume()
+
+    def _end_running(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.set_result(None)
 
     def _new_segment(self) -> int:
         self._next_segment += 1
@@ -219,11 +252,13 @@ class Checkpointer:
         failure = self._space.failure
         return bool(self._registry.removed) and failure is not None and failure.full
 
-    def _roll_back_failed(self) -> None:
+    def _roll_back_failed(self) -> Iterator[None]:
         """Return a failed snapshot to the registry: the next one includes it."""
         snapshot, self._failed_snapshot = self._failed_snapshot, None
         if snapshot is not None:
-            checkpoint.roll_back(snapshot, self._registry)
+            yield from checkpoint.roll_back(
+                snapshot, self._registry, self._options.streams_per_turn
+            )
 
     def _rotate_journal(self) -> bool:
         """Switch to a new journal file, so that the older ones hold exactly the snapshot.
@@ -296,31 +331,42 @@ class Checkpointer:
         unused: list[int],
         error: Exception | None,
     ) -> None:
+        if error is None:
+            self._release(self._complete(snapshot, unused))
+        else:
+            self._release(self._handle_failure(snapshot, error))
+
+    def _release(self, steps: Iterator[None]) -> None:
+        """Take one step after a checkpoint, and the next one in a later turn of the loop."""
         try:
-            if error is None:
-                self._complete(snapshot, unused)
-            else:
-                self._handle_failure(snapshot, error)
+            for _ in steps:
+                self._loop.call_soon(self._release, steps)
+                return
         except Exception as failure:  # noqa: BLE001 - the state in memory is unknown now
             self._commits.stop("could not release memory after a checkpoint", failure)
-        finally:
-            saving, self._running = self._running, None
-            if saving is not None:
-                saving.set_result(None)
-            self._commits.resume()
+        self._end_running()
+        self._commits.resume()
 
-    def _complete(self, snapshot: checkpoint.CheckpointSnapshot, unused: list[int]) -> None:
-        checkpoint.complete(snapshot, self._registry, self._catalog)
+    def _complete(
+        self, snapshot: checkpoint.CheckpointSnapshot, unused: list[int]
+    ) -> Iterator[None]:
+        """Release what was saved, and what is obsolete; yields between two slices."""
+        yield from checkpoint.complete(
+            snapshot, self._registry, self._catalog, self._options.streams_per_turn
+        )
         self._metrics.checkpoints += 1
         self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
         self._delete_segments([*unused, *self._undeleted_segments])
         self.evict_soon()
         self._compactor.begin(self._new_segment)
 
-    def _handle_failure(self, snapshot: checkpoint.CheckpointSnapshot, error: Exception) -> None:
+    def _handle_failure(
+        self, snapshot: checkpoint.CheckpointSnapshot, error: Exception
+    ) -> Iterator[None]:
+        """Keep the snapshot for the next attempt; yields between two slices."""
         self._failed_snapshot = snapshot
         if self._closing:
-            self._roll_back_failed()
+            yield from self._roll_back_failed()
         if isinstance(error, SyncFailed):
             self._commits.stop("checkpoint failed", error)
             return

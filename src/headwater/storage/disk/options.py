@@ -20,7 +20,9 @@ class DiskOptions(msgspec.Struct, frozen=True):
     journal_records: int = 150_000
     """A journal file is full at this many records: a start replays them one by one."""
     max_dirty_streams: int = 20_000
-    """A snapshot of all changed streams is taken at once, on the loop."""
+    """Batches wait while a snapshot of all changed streams is taken, in slices."""
+    streams_per_turn: int = 512
+    """Streams, and pieces of their bytes, that a checkpoint handles in one turn of the loop."""
     max_loaded_streams: int = 50_000
     max_open_segments: int = 64
     """Open segments of readers. A compaction opens up to half as many, and at least 8."""

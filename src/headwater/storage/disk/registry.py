@@ -45,6 +45,8 @@ class Registry:
         self.documents = Documents(catalog)
         self.dirty: dict[int, DiskStream] = {}
         """Streams whose durable state is not in the catalog yet."""
+        self.collecting: dict[int, DiskStream] = {}
+        """Streams that a snapshot in progress collects."""
         self.removed: set[int] = set()
         """Removed streams that are still in the catalog."""
         self.removing: set[int] = set()
@@ -155,6 +157,7 @@ class Registry:
             stream = self._by_number[number]
             busy = (
                 number in self.dirty
+                or number in self.collecting
                 or stream.in_checkpoint
                 or stream.uncommitted
                 or stream.changing
@@ -326,10 +329,10 @@ class Documents:
             found.update((key, value) for key, value in layer.items() if key.startswith(prefix))
         return {key: value for key, value in sorted(found.items()) if value is not None}
 
-    def take(self) -> list[tuple[str, bytes | None]]:
+    def take(self) -> Mapping[str, bytes | None]:
         """Pass the changes to a checkpoint; they stay visible until it has succeeded or failed."""
         self._saving, self.unsaved = self.unsaved, {}
-        return list(self._saving.items())
+        return self._saving
 
     def succeeded(self) -> None:
         """Drop the changes of a checkpoint that has succeeded."""

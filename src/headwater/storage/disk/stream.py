@@ -6,6 +6,7 @@ stream's `tail_log`; earlier bytes are found through the catalog.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from headwater.protocol.expiry import Expiry
 from headwater.protocol.forks import ForkOrigin
@@ -63,6 +64,15 @@ class Producers:
                 for producer_id, state in self._known.items()
                 if states.get(producer_id) != state
             }
+
+
+class StreamValues(NamedTuple):
+    """What may change of a stream's row in the catalog."""
+
+    durable: WriterState
+    last_access: float
+    deleted: bool
+    forks: int
 
 
 class DiskStream:
@@ -172,11 +182,15 @@ class DiskStream:
         """Return when the stream expires if it is not accessed again."""
         return self.config.expiry.deadline(self.last_access)
 
-    def row(self) -> StreamRow:
-        """Build the catalog's row from the durable state."""
+    def values(self) -> "StreamValues":
+        """Return what may change of the catalog's row, as it is durable now."""
+        return StreamValues(self.durable, self.last_access, self.deleted, self.forks)
+
+    def row(self, values: "StreamValues") -> StreamRow:
+        """Build the catalog's row; reads only what never changes, so a thread may call it."""
         expiry = self.config.expiry
         origin = self.config.origin
-        durable = self.durable
+        durable = values.durable
         return StreamRow(
             id=self.number,
             path=self.path,
@@ -184,15 +198,15 @@ class DiskStream:
             ttl=expiry.ttl,
             expires_at=expiry.expires_at,
             instant=expiry.instant,
-            last_access=self.last_access,
-            deadline=None if self.deleted else self.deadline(),
+            last_access=values.last_access,
+            deadline=None if values.deleted else expiry.deadline(values.last_access),
             start=self.start,
             end=durable.end,
             closed=int(durable.closed),
             closed_by=dump(durable.closed_by),
             last_seq=durable.last_seq,
-            deleted=int(self.deleted),
-            forks=self.forks,
+            deleted=int(values.deleted),
+            forks=values.forks,
             source=self.source,
             origin=None
             if origin is None
