@@ -1,8 +1,8 @@
 """The catalog: an SQLite database, changed in one transaction per checkpoint.
 
-It holds every stream, the extents of its bytes, and the first journal file to replay over it. The
-loop reads through one connection, checkpoints and compactions write through another; write-ahead
-logging lets both work at once.
+It holds every stream, the extents of its bytes, and the first journal file to replay over it.
+Readers share one connection, checkpoints and compactions write through another; write-ahead logging
+lets both work at once. A running store calls it in threads only.
 """
 
 import errno
@@ -98,6 +98,13 @@ COLUMNS: Final = ", ".join(StreamRow._fields)
 _STREAMS: Final = f"SELECT {COLUMNS.replace(' end,', f' {end_of()},')} FROM streams "  # noqa: S608 - ours
 _AT: Final = _STREAMS + "WHERE path = ?"
 _NUMBERED: Final = _STREAMS + "WHERE id = ?"
+_MAX_PATHS: Final = 256
+"""The most paths that one statement looks up."""
+_AT_SEVERAL: Final = {
+    count: f"{_STREAMS}WHERE path IN ({', '.join('?' * count)})"
+    for count in (4, 16, 64, _MAX_PATHS)
+}
+"""Statements for several paths; their number is fixed, so that SQLite keeps them prepared."""
 _LIVING: Final = (
     _STREAMS + "WHERE path > ? AND path >= ? AND path < ? AND NOT deleted ORDER BY path LIMIT ?"
 )
@@ -132,7 +139,7 @@ class CatalogFull(CatalogFailed):
 
 
 class Catalog:
-    """One catalog file, with a connection for the loop and one for writers."""
+    """One catalog file, with a connection for readers and one for writers."""
 
     def __init__(self, folder: Path, *, create: bool = True) -> None:
         """Open the catalog of a folder; create it only with `create`."""
@@ -142,6 +149,8 @@ class Catalog:
         self._writer = self._connect()
         self._writing = Lock()
         """Guards the writers' connection: checkpoints and compactions share it."""
+        self._asking = Lock()
+        """Guards the readers' connection."""
         try:
             with self._reading():
                 if create and not self._table_exists("meta"):
@@ -194,11 +203,12 @@ class Catalog:
         return StoreDamaged(str(self.path), 0, f"SQLite: {error}")
 
     def _ask(self, query: str, *values: object) -> list[Any]:
-        """Read rows on the loop's connection."""
-        try:  # not `_reading`: a context manager costs as much as a small query
-            return self._reader.execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
-            raise self._unreadable(error) from error
+        """Read rows on the readers' connection, as they are committed by now."""
+        with self._asking:
+            try:  # not `_reading`: a context manager costs as much as a small query
+                return self._reader.execute(query, values).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise self._unreadable(error) from error
 
     def _table_exists(self, name: str) -> bool:
         found = self._writer.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,))
@@ -208,11 +218,21 @@ class Catalog:
         self._reader.close()
         self._writer.close()
 
-    # Reading, on the loop
+    # Reading
 
     def stream_at(self, path: str) -> StreamRow | None:
         """Return the stream at a path, live or deleted with forks left."""
         return self._stream(_AT, path)
+
+    def streams_at(self, paths: Sequence[str]) -> list[StreamRow]:
+        """Return the streams at some paths, in any order."""
+        rows: list[StreamRow] = []
+        for first in range(0, len(paths), _MAX_PATHS):
+            some = paths[first : first + _MAX_PATHS]
+            size = next(size for size in _AT_SEVERAL if len(some) <= size)
+            padding = [some[0]] * (size - len(some))
+            rows += map(StreamRow._make, self._ask(_AT_SEVERAL[size], *some, *padding))
+        return rows
 
     def stream(self, number: int) -> StreamRow | None:
         """Return a stream by its number."""

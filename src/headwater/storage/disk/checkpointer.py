@@ -6,7 +6,7 @@ writes is the business of `checkpoint`; `compaction` follows each successful one
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from headwater.storage.disk.metrics import EngineMetrics
 from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import (
-    SegmentFiles,
     segment_numbers,
     segment_path,
 )
@@ -46,7 +45,7 @@ class Checkpointer:
         catalog: Catalog,
         registry: Registry,
         commits: GroupCommit,
-        files: SegmentFiles,
+        forget: Callable[[list[int]], None],
         metrics: EngineMetrics,
         *,
         space: DiskSpace,
@@ -59,7 +58,7 @@ class Checkpointer:
         self._catalog = catalog
         self._registry = registry
         self._commits = commits
-        self._files = files
+        self._forget = forget
         self._metrics = metrics
         self._faults = faults
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-checkpoint")
@@ -283,8 +282,7 @@ class Checkpointer:
         return True
 
     def _save(self, snapshot: checkpoint.CheckpointSnapshot, segment: int) -> None:
-        """Write a checkpoint; runs in the worker thread."""
-        unused: list[int] = []
+        """Write a checkpoint, and delete what it made obsolete; runs in the worker thread."""
         error: Exception | None = None
         try:
             unused = self._write(snapshot, segment)
@@ -292,8 +290,9 @@ class Checkpointer:
             error = failure
         else:
             self._retire(snapshot.journal_from)
+            self._delete_segments([*unused, *self._undeleted_segments])
             self._space.checkpoint_succeeded(self._journal.drop_spares)
-        self._loop.call_soon_threadsafe(self._finished, snapshot, unused, error)
+        self._loop.call_soon_threadsafe(self._finished, snapshot, error)
 
     def _retire(self, before: int) -> None:
         """Delete obsolete journal files; the next checkpoint retries what fails."""
@@ -325,14 +324,9 @@ class Checkpointer:
             # The checkpoint may free more space than it takes.
             return save()
 
-    def _finished(
-        self,
-        snapshot: checkpoint.CheckpointSnapshot,
-        unused: list[int],
-        error: Exception | None,
-    ) -> None:
+    def _finished(self, snapshot: checkpoint.CheckpointSnapshot, error: Exception | None) -> None:
         if error is None:
-            self._release(self._complete(snapshot, unused))
+            self._release(self._complete(snapshot))
         else:
             self._release(self._handle_failure(snapshot, error))
 
@@ -347,16 +341,13 @@ class Checkpointer:
         self._end_running()
         self._commits.resume()
 
-    def _complete(
-        self, snapshot: checkpoint.CheckpointSnapshot, unused: list[int]
-    ) -> Iterator[None]:
-        """Release what was saved, and what is obsolete; yields between two slices."""
+    def _complete(self, snapshot: checkpoint.CheckpointSnapshot) -> Iterator[None]:
+        """Release what was saved; yields between two slices."""
         yield from checkpoint.complete(
             snapshot, self._registry, self._catalog, self._options.streams_per_turn
         )
         self._metrics.checkpoints += 1
         self._metrics.checkpoint_seconds.add(perf_counter() - snapshot.started)
-        self._delete_segments([*unused, *self._undeleted_segments])
         self.evict_soon()
         self._compactor.begin(self._new_segment)
 
@@ -393,11 +384,10 @@ class Checkpointer:
             self.evict_soon()
 
     def _delete_segments(self, segments: list[int]) -> None:
-        """Delete segments that the catalog no longer lists.
+        """Delete segments that the catalog no longer lists; called in a thread.
 
         The next checkpoint, and a start, retry those that can't be deleted.
         """
-        self._files.forget(segments)
         for number in segments:
             try:
                 segment_path(self._segments, number).unlink(missing_ok=True)
@@ -409,6 +399,7 @@ class Checkpointer:
                 self._undeleted_segments.add(number)
             else:
                 self._undeleted_segments.discard(number)
+        self._forget(segments)  # only now: a reader that waited may have opened one again
 
     def _prepare(self, *, soon_full: bool = False) -> None:
         """Create the next journal file in the worker thread, unless there is one."""

@@ -173,6 +173,8 @@ class Compactor:
     ) -> None:
         """Pass obsolete segments to `delete_segments`, a failed sync of the catalog to `stop`.
 
+        `delete_segments` is called in the thread of compactions.
+
         `emergency_bytes` returns the space that a full disk has left, or 0 while it is not full.
         """
         self._loop = asyncio.get_running_loop()
@@ -215,12 +217,12 @@ class Compactor:
                 log.error("compaction failed, nothing was changed", extra={"error": failure})  # noqa: TRY400 - the stack adds nothing
         except Exception:
             log.exception("compaction failed")
-        if not self._closing.is_set():
-            self._loop.call_soon_threadsafe(self._done, unused)
-
-    def _done(self, unused: list[int]) -> None:
-        self._busy = False
         self._delete_segments(unused)
+        if not self._closing.is_set():
+            self._loop.call_soon_threadsafe(self._done)
+
+    def _done(self) -> None:
+        self._busy = False
 
     def _compact(self, segment: int) -> list[int]:
         segments = [item for item in self._catalog.segments() if item[0] not in self._damaged]

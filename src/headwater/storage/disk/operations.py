@@ -73,19 +73,27 @@ class AppendOperation:
 class DeleteOperation:
     """The deletion of a stream."""
 
-    __slots__ = ("_registry", "_stream")
+    __slots__ = ("_registry", "_sources", "_stream")
 
     def __init__(self, registry: Registry, stream: DiskStream) -> None:
         self._registry = registry
         self._stream = stream
+        self._sources, _ = registry.sources_to_change(stream)
         stream.changing = True
+        for source in self._sources:
+            source.leaving_forks += 1
 
     def apply(self) -> None:
-        self._stream.changing = False
+        self._end()
         self._registry.deleted(self._stream)
 
     def revert(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._stream.changing = False
+        for source in self._sources:
+            source.leaving_forks -= 1
 
 
 class PutDocumentsOperation:

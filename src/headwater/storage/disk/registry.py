@@ -4,8 +4,9 @@ Changes are applied here in the order of the journal, whether they come from a b
 become durable or from a replay: both go through the same methods.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from headwater.protocol.expiry import Expiry
@@ -23,12 +24,48 @@ from headwater.storage.disk.catalog import Catalog
 from headwater.storage.disk.records import NOTHING_ELSE, AppendExtras, CreateMeta
 from headwater.storage.disk.stream import DiskStream, from_row
 from headwater.storage.expiry_queue import ExpiryQueue
+from headwater.storage.immediate_future import ImmediateFuture
 from headwater.storage.path_index import PathIndex
 
 STREAM_BYTES: Final = 1024
 """The memory of a stream without its path, its tail and its producers."""
 _PRODUCER_BYTES: Final = 256
 _EVICT_AT_ONCE: Final = 512
+
+
+class Lookup:
+    """A lookup of a stream in the catalog, which other requests may wait for as well."""
+
+    __slots__ = ("is_stale", "key", "removed", "result")
+
+    def __init__(self, key: str | int, result: ImmediateFuture[Exception | None]) -> None:
+        self.key = key
+        """The path of the stream, or its number."""
+        self.result = result
+        """Why the lookup failed, or None: what it found is in memory."""
+        self.is_stale = False
+        """Whether a stream with this key was dropped from memory since the beginning."""
+        self.removed: tuple[set[int], ...] = ()
+        """Streams that had been removed at the beginning, and may be found all the same."""
+
+    def begin(self, registry: "Registry") -> None:
+        """Begin, or begin again: what is found is as old as this moment at most."""
+        self.is_stale = False
+        self.removed = (registry.removed, registry.removing)
+
+
+class Listing:
+    """A page of streams that is being listed, from its beginning."""
+
+    __slots__ = ("after", "limit", "prefix", "removed", "unsaved")
+
+    def __init__(self, registry: "Registry", prefix: str, after: str, limit: int) -> None:
+        self.prefix = prefix
+        self.after = after
+        self.limit = limit
+        self.removed = (registry.removed, registry.removing)
+        self.unsaved = registry.unsaved_paths(prefix, after, limit)
+        """Paths that the catalog may not have had at the beginning."""
 
 
 class Registry:
@@ -42,7 +79,7 @@ class Registry:
         self._busy_in_a_row = 0
         self._deadlines: ExpiryQueue[int] = ExpiryQueue(self._by_number.__contains__)
         self.next_epoch = next_epoch
-        self.documents = Documents(catalog)
+        self.documents = Documents()
         self.dirty: dict[int, DiskStream] = {}
         """Streams whose durable state is not in the catalog yet."""
         self.collecting: dict[int, DiskStream] = {}
@@ -59,6 +96,9 @@ class Registry:
         """The same, of those that the checkpoint in progress saves."""
         self.changed: set[str] = set()
         """Paths whose watchers have to be notified."""
+        self.lookups: dict[str | int, Lookup] = {}
+        """Lookups in the catalog that are in flight, by path or by number."""
+        self._claims: Counter[str] = Counter()
         self._unsaved = PathIndex()
         """Paths of streams that may not be in the catalog at all."""
         self.oldest_access = 0.0
@@ -82,50 +122,95 @@ class Registry:
         stream.recently_used = True
         return stream
 
-    def find(self, path: str) -> DiskStream | None:
-        """Find the stream at a path; a deleted one holds its path while it has forks."""
+    def loaded(self, path: str) -> DiskStream | None:
+        """Return the stream at a path if it is in memory."""
         stream = self._by_path.get(path)
         if stream is not None:
             stream.recently_used = True
+        return stream
+
+    def loaded_number(self, number: int) -> DiskStream | None:
+        """Return a stream by its number if it is in memory."""
+        return self._by_number.get(number)
+
+    def add_found(self, found: DiskStream, lookup: "Lookup") -> None:
+        """Add a stream that a lookup found, unless what is in memory is newer."""
+        number = found.number
+        in_memory = number in self._by_number or found.path in self._by_path
+        if not in_memory and not self.is_removed(number, *lookup.removed):
+            self._load(found)
+
+    def is_removed(self, number: int, *before: set[int]) -> bool:
+        """Return whether a stream was removed that may still be found in the catalog."""
+        return any(number in removed for removed in (self.removed, self.removing, *before))
+
+    @contextmanager
+    def claimed(self, *paths: str) -> Iterator[None]:
+        """Keep streams at some paths from being evicted, also if they are loaded later."""
+        self._claims.update(paths)
+        try:
+            yield
+        finally:
+            for path in paths:
+                self._claims[path] -= 1
+                if not self._claims[path]:
+                    del self._claims[path]
+
+    def find(self, path: str) -> DiskStream | None:
+        """Find the stream at a path, also in the catalog, without waiting.
+
+        A deleted stream holds its path while it has forks.
+        """
+        stream = self.loaded(path)
+        if stream is not None:
             return stream
         row = self._catalog.stream_at(path)
-        if row is None or row.id in self.removed or row.id in self.removing:
+        if row is None or self.is_removed(row.id):
             return None
         return self._load(from_row(row, self._catalog))
 
     def by_number(self, number: int) -> DiskStream | None:
-        """Find a stream by its number."""
+        """Find a stream by its number, also in the catalog, without waiting."""
         stream = self._by_number.get(number)
-        if stream is not None or number in self.removed or number in self.removing:
+        if stream is not None or self.is_removed(number):
             return stream
         row = self._catalog.stream(number)
         return None if row is None else self._load(from_row(row, self._catalog))
 
-    def living(self, prefix: str, after: str, limit: int) -> list[DiskStream]:
-        """List durable streams in the order of their paths, without loading those of the catalog.
+    def unsaved_paths(self, prefix: str, after: str, limit: int) -> list[str]:
+        """List paths of durable streams that may not be in the catalog, in their order."""
+        found: list[str] = []
+        for path in self._unsaved.after(after, prefix):
+            if len(found) == limit:
+                break
+            stream = self._by_path.get(path)
+            if stream is not None and not stream.deleted:
+                found.append(path)
+        return found
 
-        The list is empty only if there are no more.
+    def merge(
+        self, listing: Listing, page: list[DiskStream]
+    ) -> tuple[dict[str, DiskStream], list[str]]:
+        """Merge a page of the catalog with what is in memory.
+
+        Also return the paths that were unsaved when the listing began, and that neither has now.
         """
-        while True:
-            rows = self._catalog.living(prefix, after, limit)
-            # After the last row of a full page the catalog may have more, for the next page.
-            last = rows[-1].path if len(rows) == limit else None
-            found: dict[str, DiskStream] = {}
-            for row in rows:
-                if row.id not in self.removed and row.id not in self.removing:
-                    found[row.path] = self._by_path.get(row.path) or from_row(row, self._catalog)
-            fresh = 0
-            for path in self._unsaved.after(after, prefix):
-                if fresh == limit or (last is not None and path > last):
-                    break
-                stream = self._by_path.get(path)
-                if stream is not None and not stream.deleted:
-                    found[path] = stream
-                    fresh += 1
-            listed = [found[path] for path in sorted(found) if not found[path].deleted]
-            if listed or last is None:
-                return listed[:limit]
-            after = last
+        last = page[-1].path if len(page) == listing.limit else None
+        found: dict[str, DiskStream] = {}
+        for stream in page:
+            if not self.is_removed(stream.number, *listing.removed):
+                found[stream.path] = self._by_path.get(stream.path, stream)
+        gone: list[str] = []
+        now = self.unsaved_paths(listing.prefix, listing.after, listing.limit)
+        for path in dict.fromkeys([*listing.unsaved, *now]):
+            if last is not None and path > last:
+                continue  # the catalog may have more before it
+            loaded = self._by_path.get(path)
+            if loaded is not None:
+                found[path] = loaded
+            elif path not in found:
+                gone.append(path)
+        return found, gone
 
     def _load(self, stream: DiskStream) -> DiskStream:
         stream.last_access = max(stream.last_access, self.oldest_access)
@@ -143,6 +228,11 @@ class Registry:
         if self._by_path.get(stream.path) is stream:
             del self._by_path[stream.path]
         self._by_number.pop(stream.number, None)
+        if self.lookups:
+            for key in (stream.path, stream.number):
+                lookup = self.lookups.get(key)
+                if lookup is not None:
+                    lookup.is_stale = True
 
     def evict(self, keep: int) -> bool:
         """Drop clean streams that were not used lately; return whether to continue soon.
@@ -161,6 +251,8 @@ class Registry:
                 or stream.in_checkpoint
                 or stream.uncommitted
                 or stream.changing
+                or stream.holds
+                or stream.path in self._claims
             )
             self._busy_in_a_row = self._busy_in_a_row + 1 if busy else 0
             if busy or stream.recently_used:
@@ -297,23 +389,41 @@ class Registry:
             self._deadlines.add(deadline, stream.number)
 
     def due(self, now: float) -> Iterator[str]:
-        """Yield paths of streams that may have expired; check each before deleting it."""
+        """Yield paths of streams in memory that may have expired; check each."""
         while (number := self._deadlines.pop(now)) is not None:
             stream = self._by_number.get(number)
             if stream is not None and not stream.deleted:
                 yield stream.path
-        for path in self._catalog.expired(now):
-            if path not in self._by_path:
-                yield path
+
+    # Deletion
+
+    def sources_to_change(self, stream: DiskStream) -> tuple[list[DiskStream], int | None]:
+        """Return the sources that lose a fork when a stream is deleted.
+
+        The second value is the number of the first one that is not in memory. It may have to be
+        changed, and others above it.
+        """
+        sources: list[DiskStream] = []
+        is_removed = stream.forks <= stream.leaving_forks
+        while is_removed and stream.source:
+            source = self._by_number.get(stream.source)
+            if source is None:
+                return sources, stream.source
+            sources.append(source)
+            is_over = source.deleted or source.changing
+            is_removed = is_over and source.forks - source.leaving_forks <= 1
+            stream = source
+        return sources, None
 
 
 class Documents:
     """The durable documents: those in the catalog, and changes since the last checkpoint."""
 
-    __slots__ = ("_catalog", "_saving", "unsaved")
+    __slots__ = ("_lookups", "_saving", "unsaved")
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self) -> None:
+        self._lookups: list[list[Mapping[str, bytes | None]]] = []
+        """For each lookup in flight, the changes since its beginning or saved after it."""
         self.unsaved: dict[str, bytes | None] = {}
         """Changes for the next checkpoint."""
         self._saving: dict[str, bytes | None] = {}
@@ -322,17 +432,26 @@ class Documents:
         """Apply durable changes."""
         self.unsaved.update(changes)
 
-    def get(self, prefix: str) -> dict[str, bytes]:
-        """Return the documents whose keys begin with a prefix."""
-        found: dict[str, bytes | None] = dict(self._catalog.documents(prefix))
-        for layer in (self._saving, self.unsaved):
-            found.update((key, value) for key, value in layer.items() if key.startswith(prefix))
-        return {key: value for key, value in sorted(found.items()) if value is not None}
+    @contextmanager
+    def changes(self) -> Iterator[list[Mapping[str, bytes | None]]]:
+        """Give the changes that a lookup in the catalog may miss, oldest first, until its end."""
+        layers: list[Mapping[str, bytes | None]] = [self._saving, self.unsaved]
+        self._lookups.append(layers)
+        try:
+            yield layers
+        finally:
+            self._lookups = [others for others in self._lookups if others is not layers]
 
     def take(self) -> Mapping[str, bytes | None]:
         """Pass the changes to a checkpoint; they stay visible until it has succeeded or failed."""
-        self._saving, self.unsaved = self.unsaved, {}
+        self._saving = self.unsaved
+        self._replace_unsaved({})
         return self._saving
+
+    def _replace_unsaved(self, changes: dict[str, bytes | None]) -> None:
+        self.unsaved = changes
+        for layers in self._lookups:
+            layers.append(changes)
 
     def succeeded(self) -> None:
         """Drop the changes of a checkpoint that has succeeded."""
@@ -340,5 +459,5 @@ class Documents:
 
     def failed(self) -> None:
         """Return the changes of a failed checkpoint to those for the next one."""
-        self.unsaved = {**self._saving, **self.unsaved}
+        self._replace_unsaved({**self._saving, **self.unsaved})
         self._saving = {}

@@ -6,7 +6,7 @@ durable. Reads use the bytes in memory, then the segments that the catalog lists
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import islice
@@ -47,7 +47,7 @@ from headwater.storage.disk.operations import (
     PutDocumentsOperation,
 )
 from headwater.storage.disk.options import MIB, DiskOptions
-from headwater.storage.disk.read_executor import ReadExecutor
+from headwater.storage.disk.read_executor import ReadExecutor, held
 from headwater.storage.disk.records import (
     NOTHING_ELSE,
     AppendExtras,
@@ -62,7 +62,6 @@ from headwater.storage.disk.registry import Registry
 from headwater.storage.disk.segments import SegmentFiles, segment_numbers
 from headwater.storage.disk.stream import DiskStream
 from headwater.storage.notifications import Notifications
-from headwater.storage.read_path import find_split_points
 from headwater.storage.refusals import (
     AppendRefusal,
     BytesDamaged,
@@ -146,8 +145,8 @@ class DiskStore(Store):
         if catalog.meta("clean", 1):
             _mark_in_use(catalog, self._space)
         self._space.accept_writes()
-        self._files = SegmentFiles(segments, options.max_open_segments, options.max_checked_blocks)
-        self._reads = ReadExecutor(registry, catalog, self._files)
+        files = SegmentFiles(segments, options.max_open_segments, options.max_checked_blocks)
+        self._reads = ReadExecutor(loop, registry, catalog, files)
         self._sync = choose_fsync(loop, journal.current.fd) if durable else None
         self._commits = GroupCommit(
             loop,
@@ -165,7 +164,7 @@ class DiskStore(Store):
             catalog,
             registry,
             self._commits,
-            self._files,
+            self._reads.forget,
             metrics,
             space=self._space,
             faults=self._faults,
@@ -176,6 +175,7 @@ class DiskStore(Store):
             return
         self._opened = False
         await self._checkpointer.close()
+        await self._reads.close()
         self._journal.close()
         if self._sync is not None:
             self._sync.close()
@@ -184,7 +184,6 @@ class DiskStore(Store):
             with suppress(CatalogFailed):  # the next start is then handled as one after a crash
                 self._catalog.put("oldest_access", self._registry.oldest_access)
                 self._catalog.put("clean", 1)
-        self._files.close()
         self._catalog.close()
         self._lock.release()
 
@@ -199,16 +198,35 @@ class DiskStore(Store):
     # Writing
 
     async def create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
-        existing = await self._find(path, now)
-        source: DiskStream | None = None
-        if existing is None and request.fork is not None:
-            source = await self._find(request.fork.source, now)
-        rule = decide_create(path, request, existing, source)
-        try:
-            decision = serve(rule, partial(self._read_source, source))
-        except StreamDamaged as damage:
-            assert source is not None  # noqa: S101 - its bytes were read
-            return self._report(source, damage)
+        if request.fork is None:
+            return await self._create(path, request, now)
+        with self._registry.claimed(path):
+            return await self._create(path, request, now)
+
+    async def _create(self, path: str, request: Create, now: float) -> Created | CreateRefusal:
+        """Create a stream, or a fork at a path that is claimed."""
+        registry = self._registry
+        while True:
+            existing = await self._find(path, now)
+            source: DiskStream | None = None
+            if existing is None and request.fork is not None:
+                source = await self._find(request.fork.source, now)
+            rule = decide_create(path, request, existing, source)
+            if source is None:
+                decision = serve(rule, _no_source)
+                break
+            try:
+                decision = await self._reads.serve(source, rule)
+            except StreamDamaged as damage:
+                if source.deleted:
+                    continue  # while its bytes were read
+                return self._report(source, damage)
+            if not self._opened:
+                raise StoreNotOpen
+            # Either may have changed while the other was looked up, or the source was read.
+            is_gone = source.changing or source.deleted
+            if not isinstance(decision, NewStream) or not (is_gone or registry.loaded(path)):
+                break
         if existing is not None and existing.uncommitted:
             error = await self._wait_durable(existing)
             if error is not None:
@@ -218,11 +236,6 @@ class DiskStore(Store):
             return Created(existing.info(), new=False)
         if not isinstance(decision, NewStream):
             return decision
-        registry = self._registry
-        if source is not None and registry.find(path) is not None:
-            return await self.create(
-                path, request, now
-            )  # created while this request waited for the source
         space = self._space
         if space.refusal is not None and self._checkpointer.still_refuses_writes():
             return space.refusal
@@ -238,18 +251,19 @@ class DiskStore(Store):
         error = await self._wait_durable(stream)
         return error or Created(stream.info(), new=True)
 
-    def _read_source(self, source: DiskStream | None, start: int, end: int) -> bytes:
-        assert source is not None  # noqa: S101 - only a fork requests bytes
-        return self._reads.joined(source, start, end)
-
     async def append(self, path: str, request: Append, now: float) -> Appended | AppendRefusal:
         stream = self._registry.find_loaded(path) if self._opened else None
         if stream is None:
             stream = await self._find(path, now)
         claim = request.producer
         producer: ProducerState | None = None
-        if claim is not None and stream is not None:
-            producer = stream.producers.get(claim.producer_id)
+        if claim is not None:
+            producer_id = claim.producer_id
+            while stream is not None and not stream.producers.knows(producer_id):
+                await self._reads.load_producer(stream, producer_id)
+                stream = await self._find(path, now)
+            if stream is not None:
+                producer = stream.producers.get(producer_id)
         decision = decide_append(path, stream, producer, request)
         if isinstance(decision, Accepted):
             assert stream is not None  # noqa: S101 - it would be missing
@@ -282,10 +296,33 @@ class DiskStore(Store):
         return decision
 
     async def delete(self, path: str, now: float) -> DeleteRefusal | None:
-        stream = await self._find_live(path, now)
-        if not isinstance(stream, DiskStream):
-            return stream
-        return await self._delete(stream, now=now)
+        while True:
+            stream = await self._find_live(path, now)
+            if not isinstance(stream, DiskStream):
+                return stream
+            with ExitStack() as holding:
+                if await self._hold_sources(stream, holding):
+                    return await self._delete(stream, now=now)
+
+    async def _hold_sources(self, stream: DiskStream, holding: ExitStack) -> bool:
+        """Have the sources in memory that the deletion of a stream may change, until it is durable.
+
+        Return whether the stream may still be deleted; if so, the last lookup ends in this turn.
+        """
+        holding.enter_context(held(stream))
+        while True:
+            sources, missing_number = self._registry.sources_to_change(stream)
+            if missing_number is None:
+                holding.enter_context(held(*sources))
+                return True
+            with held(*sources):
+                source = await self._reads.find_number(missing_number)
+            if not self._opened:
+                raise StoreNotOpen
+            if stream.changing or stream.deleted:
+                return False
+            if source is None:
+                return True  # the catalog is damaged: the deletion goes no further than that
 
     async def _delete(self, *streams: DiskStream, now: float) -> StoreUnwritable | None:
         """Delete streams in one batch; none of them may be changing."""
@@ -303,16 +340,43 @@ class DiskStore(Store):
             rest = [stream for stream in streams if not stream.changing and not stream.deleted]
 
     async def expire(self, now: float, limit: int) -> int:
+        if not self._opened:
+            raise StoreNotOpen
         removed = 0
         left: list[DiskStream] = []
         due = self._registry.due(now)
+        cold = self._catalog.expired(now)
         while removed < limit:
-            paths = list(islice(due, min(limit - removed, MAX_EXPIRED_AT_ONCE)))
+            most = min(limit - removed, MAX_EXPIRED_AT_ONCE)
+            paths = list(islice(due, most))
             if not paths:
+                paths = await self._reads.run(partial(_page, cold, most))
+                if not paths:
+                    break
+            count, error = await self._expire(paths, now, left)
+            removed += count
+            if error is not None:
                 break
-            expired: dict[int, DiskStream] = {}
+        for stream in left:  # only now: one that can't be deleted yet would be due again at once
+            self._registry.schedule(stream)
+        return removed
+
+    async def _expire(
+        self, paths: list[str], now: float, left: list[DiskStream]
+    ) -> tuple[int, StoreUnwritable | None]:
+        """Delete those of some streams that have expired; return how many were deleted."""
+        registry = self._registry
+        expired: dict[int, DiskStream] = {}
+        with registry.claimed(*paths), ExitStack() as holding:
+            await self._reads.load_all(paths)
             for path in paths:
-                stream = self._registry.find(path)
+                stream = registry.loaded(path)
+                if stream is not None and stream.source:
+                    await self._hold_sources(stream, holding)
+            if not self._opened:
+                raise StoreNotOpen
+            for path in paths:
+                stream = registry.loaded(path)
                 if stream is None or stream.deleted:
                     continue
                 if stream.changing or not self._is_expired(stream, now):
@@ -321,47 +385,47 @@ class DiskStore(Store):
                     expired[stream.number] = stream  # it may be due twice
             if not expired:
                 await asyncio.sleep(0)
-                continue
+                return 0, None
             error = await self._delete(*expired.values(), now=now)
-            removed += sum(stream.deleted for stream in expired.values())
-            if error is not None:
-                left += expired.values()
-                break
-        for stream in left:  # only now: one that can't be deleted yet would be due again at once
-            self._registry.schedule(stream)
-        return removed
+        if error is not None:
+            left += expired.values()
+        return sum(stream.deleted for stream in expired.values()), error
 
     # Reading
 
     async def read(
         self, path: str, start: Offset | Now, limit: int, now: float, *, files: bool = False
     ) -> Chunk | ReadRefusal:
-        stream = await self._find_live(path, now)
-        if not isinstance(stream, DiskStream):
-            return stream
-        try:
-            chunk = self._reads.chunk(stream, start, limit, files=files)
-        except StreamDamaged as damage:
-            return self._report(stream, damage)
-        if isinstance(chunk, Chunk):
-            from_memory = chunk.end.byte - max(chunk.start.byte, stream.tail_log.start)
-            if files and from_memory >= _LONG_READ:
-                self._checkpointer.checkpoint_for_readers()
-            if stream.expires:
-                self._registry.touch(stream, now)
-        return chunk
+        while True:
+            stream = await self._find_live(path, now)
+            if not isinstance(stream, DiskStream):
+                return stream
+            try:
+                chunk = await self._reads.chunk(stream, start, limit, files=files)
+            except StreamDamaged as damage:
+                if stream.deleted:
+                    continue  # while this read waited
+                return self._report(stream, damage)
+            if isinstance(chunk, Chunk):
+                from_memory = chunk.end.byte - max(chunk.start.byte, stream.tail_log.start)
+                if files and from_memory >= _LONG_READ:
+                    self._checkpointer.checkpoint_for_readers()
+                if stream.expires:
+                    self._registry.touch(stream, now)
+            return chunk
 
     async def split_points(
         self, path: str, start: Offset, end: Offset | Now, size: int, limit: int, now: float
     ) -> SplitPoints | ReadRefusal:
-        stream = await self._find_live(path, now)
-        if not isinstance(stream, DiskStream):
-            return stream
-        rule = find_split_points(stream.info(), stream.lineage, start, end, size, limit)
-        try:
-            return serve(rule, partial(self._reads.joined, stream))
-        except StreamDamaged as damage:
-            return self._report(stream, damage)
+        while True:
+            stream = await self._find_live(path, now)
+            if not isinstance(stream, DiskStream):
+                return stream
+            try:
+                return await self._reads.split_points(stream, start, end, size, limit)
+            except StreamDamaged as damage:
+                if not stream.deleted:
+                    return self._report(stream, damage)
 
     async def head(self, path: str, now: float) -> StreamInfo | Missing:
         stream = await self._find_live(path, now)
@@ -378,7 +442,7 @@ class DiskStore(Store):
     ) -> list[StreamInfo]:
         if not self._opened:
             raise StoreNotOpen
-        while page := self._registry.living(prefix, after, limit):
+        while page := await self._reads.list_streams(prefix, after, limit):
             living = [
                 stream.info()
                 for stream in page
@@ -401,28 +465,35 @@ class DiskStore(Store):
     async def get_documents(self, prefix: str) -> dict[str, bytes]:
         if not self._opened:
             raise StoreNotOpen
-        return self._registry.documents.get(prefix)
+        return await self._reads.documents(prefix)
 
     # Shared by all methods
 
     async def _find(self, path: str, now: float) -> DiskStream | None:
         """Find the stream at a path, once it is not changing; delete it if it has expired."""
-        if not self._opened:
-            raise StoreNotOpen
         while True:
-            stream = self._registry.find(path)
+            if not self._opened:
+                raise StoreNotOpen
+            stream = self._registry.loaded(path)
             if stream is None:
-                return None
+                stream = await self._reads.find(path)
+                if not self._opened:
+                    raise StoreNotOpen
+                if stream is None:
+                    return None
             if len(self._registry) > self.options.max_loaded_streams:
                 self._checkpointer.evict_soon()
             if stream.changing:
                 await self._wait_durable(stream)
-                continue
-            if stream.expires and not stream.deleted and self._is_expired(stream, now):
-                if await self._delete(stream, now=now) is None:
-                    continue
-                return None  # it can't be deleted, but must not be visible either
-            return stream
+            elif stream.expires and not stream.deleted and self._is_expired(stream, now):
+                with ExitStack() as holding:
+                    is_over = await self._hold_sources(stream, holding)
+                    if not is_over or not self._is_expired(stream, now):
+                        continue  # deleted, or accessed meanwhile
+                    if await self._delete(stream, now=now) is not None:
+                        return None  # it can't be deleted, but must not be visible either
+            else:
+                return stream
 
     async def _find_live(self, path: str, now: float) -> DiskStream | Missing:
         """Find a stream that is not deleted, or return why there is none."""
@@ -461,6 +532,15 @@ class DiskStore(Store):
     def _notify(self) -> None:
         changed, self._registry.changed = self._registry.changed, set()
         self._notifications.changed(changed)
+
+
+def _no_source(start: int, end: int) -> bytes:
+    """Read from no source: only a fork requests bytes."""
+    raise AssertionError(start, end)
+
+
+def _page(items: Iterator[str], count: int) -> list[str]:
+    return list(islice(items, count))
 
 
 def _refuse_lost_catalog(folder: Path) -> None:

@@ -25,7 +25,7 @@ class Producers:
     Only the last one looked up is cached, so that refused requests do not use up memory.
     """
 
-    __slots__ = ("_catalog", "_known", "_looked_up", "_looked_up_state", "_stream")
+    __slots__ = ("_catalog", "_known", "_looked_up", "_looked_up_state", "_stream", "version")
 
     def __init__(self, stream: int, catalog: Catalog | None) -> None:
         self._stream = stream
@@ -35,17 +35,29 @@ class Producers:
         """States accepted since the last checkpoint."""
         self._looked_up: str | None = None
         self._looked_up_state: ProducerState | None = None
+        self.version = 0
+        """Changes when a checkpoint has saved states: one that was looked up before may be old."""
 
-    def get(self, producer_id: str, /) -> ProducerState | None:
-        """Return a producer's accepted state."""
+    def knows(self, producer_id: str) -> bool:
+        """Return whether `get` returns a producer's state without a lookup."""
+        return producer_id in self._known or self._catalog is None or producer_id == self._looked_up
+
+    def get(self, producer_id: str) -> ProducerState | None:
+        """Return a producer's accepted state, which must be known."""
         state = self._known.get(producer_id)
-        if state is not None or self._catalog is None:
+        if state is not None or producer_id != self._looked_up:
             return state
-        if producer_id != self._looked_up:
-            found = self._catalog.producer(self._stream, producer_id)
-            self._looked_up = producer_id
-            self._looked_up_state = None if found is None else ProducerState(*found)
         return self._looked_up_state
+
+    def look_up(self, producer_id: str) -> ProducerState | None:
+        """Return a producer's state in the catalog; called in a thread."""
+        found = None if self._catalog is None else self._catalog.producer(self._stream, producer_id)
+        return None if found is None else ProducerState(*found)
+
+    def looked_up(self, producer_id: str, state: ProducerState | None) -> None:
+        """Cache the result of a lookup."""
+        self._looked_up = producer_id
+        self._looked_up_state = state
 
     def set(self, producer_id: str, state: ProducerState | None) -> None:
         """Accept a state, or revert to one; None removes it."""
@@ -58,6 +70,7 @@ class Producers:
         """Drop states that the catalog has now, so that old sessions do not use up memory."""
         self._catalog = catalog
         self._looked_up = None
+        self.version += 1
         if self._known:
             self._known = {
                 producer_id: state
@@ -88,8 +101,10 @@ class DiskStream:
         "durable",
         "expires",
         "forks",
+        "holds",
         "in_checkpoint",
         "last_access",
+        "leaving_forks",
         "lineage",
         "new",
         "number",
@@ -129,6 +144,8 @@ class DiskStream:
         self.producers = Producers(number, catalog)
         self.changing = False
         """Being created or deleted: other requests wait until that is durable."""
+        self.leaving_forks = 0
+        """Forks that are being removed."""
         self.commit: CommitFuture | None = None
         """The last batch that changes the stream."""
         # Durable
@@ -144,6 +161,8 @@ class DiskStream:
         self.in_checkpoint = False
         """Part of a checkpoint in progress."""
         self.recently_used = True
+        self.holds = 0
+        """Requests that hold the stream while they wait; it is not evicted meanwhile."""
         self._info: StreamInfo | None = None
 
     @property
