@@ -20,7 +20,7 @@ from headwater.errors import StoreNotOpen, StreamDamaged
 from headwater.protocol.byte_requests import Buffer, ByteRequests, serve
 from headwater.protocol.offsets import Now, Offset, PositionRefusal
 from headwater.storage.disk.catalog import Catalog
-from headwater.storage.disk.registry import Listing, Lookup, Registry
+from headwater.storage.disk.registry import Lookup, PendingPage, Registry
 from headwater.storage.disk.segments import Extent, SegmentFile, SegmentFiles
 from headwater.storage.disk.stream import DiskStream, from_row
 from headwater.storage.file_ranges import Part
@@ -220,7 +220,7 @@ class ReadExecutor:
         """
         registry = self._registry
         while True:
-            listing = Listing(registry, prefix, after, limit)
+            listing = PendingPage(registry, prefix, after, limit)
             page = await self.run(partial(self._page, prefix, after, limit))
             found, gone = registry.merge(listing, page)
             for path in gone:  # saved and evicted meanwhile, or removed

@@ -54,7 +54,7 @@ class Lookup:
         self.removed = (registry.removed, registry.removing)
 
 
-class Listing:
+class PendingPage:
     """A page of streams that is being listed, from its beginning."""
 
     __slots__ = ("after", "limit", "prefix", "removed", "unsaved")
@@ -189,7 +189,7 @@ class Registry:
         return found
 
     def merge(
-        self, listing: Listing, page: list[DiskStream]
+        self, listing: PendingPage, page: list[DiskStream]
     ) -> tuple[dict[str, DiskStream], list[str]]:
         """Merge a page of the catalog with what is in memory.
 
@@ -434,7 +434,7 @@ class Documents:
 
     @contextmanager
     def changes(self) -> Iterator[list[Mapping[str, bytes | None]]]:
-        """Give the changes that a lookup in the catalog may miss, oldest first, until its end."""
+        """Return the changes that a lookup in the catalog may miss, oldest first, until its end."""
         layers: list[Mapping[str, bytes | None]] = [self._saving, self.unsaved]
         self._lookups.append(layers)
         try:
