@@ -14,8 +14,8 @@ cache each byte would be copied into a page that has to be found first, and all 
 for one sync, which delays the journal's syncs. Direct writes take a third of the processor time and
 reach the disk little by little.
 
-`SegmentReader` verifies headers and blocks. The offline commands use it as it is, since they go on
-after damage; `SegmentFile` and `SegmentFiles` serve the engine.
+`SegmentReader` verifies headers and blocks. The offline commands use it as it is, since they
+continue after damage; `SegmentFile` and `SegmentFiles` serve the engine.
 """
 
 import errno

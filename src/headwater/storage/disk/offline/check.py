@@ -402,7 +402,7 @@ class FollowedStreams:
         return int(known) + self._new
 
     def follow(self, decision: Decision | Unreadable) -> None:
-        """Apply a record; go on after a gap, and with a fork of an unknown stream."""
+        """Apply a record; continue after a gap, and with a fork of an unknown stream."""
         match decision:
             case Applies(CreateRecord() as record) | UnknownStream(CreateRecord() as record):
                 meta = record.meta
