@@ -485,15 +485,18 @@ class DiskStore(Store):
                 self._checkpointer.evict_soon()
             if stream.changing:
                 await self._wait_durable(stream)
-            elif stream.expires and not stream.deleted and self._is_expired(stream, now):
-                with ExitStack() as holding:
-                    is_over = await self._hold_sources(stream, holding)
-                    if not is_over or not self._is_expired(stream, now):
-                        continue  # deleted, or accessed meanwhile
-                    if await self._delete(stream, now=now) is not None:
-                        return None  # it can't be deleted, but must not be visible either
-            else:
+            elif stream.deleted or not stream.expires or not self._is_expired(stream, now):
                 return stream
+            elif await self._delete_expired(stream, now) is not None:
+                return None  # it can't be deleted, but must not be visible either
+
+    async def _delete_expired(self, stream: DiskStream, now: float) -> StoreUnwritable | None:
+        """Delete a stream that has expired, unless it is deleted or accessed meanwhile."""
+        with ExitStack() as holding:
+            is_live = await self._hold_sources(stream, holding)
+            if is_live and self._is_expired(stream, now):
+                return await self._delete(stream, now=now)
+        return None
 
     async def _find_live(self, path: str, now: float) -> DiskStream | Missing:
         """Find a stream that is not deleted, or return why there is none."""
