@@ -19,6 +19,8 @@ from headwater.storage.file_ranges import FileRange
 HIGH_WATER: Final = 10_000
 LARGE: Final = 20_000
 """Bytes of a body that fill the transport of a client that does not receive."""
+MEDIUM: Final = 8_000
+"""Bytes of a body of which two do, once they are written at the end of the turn."""
 
 
 class Peer(asyncio.Transport):
@@ -178,7 +180,7 @@ class App:
     """An application that answers a path such as `/later/7` with its number.
 
     The first part of the path says how: `now`, `yield` in the next turn, `later` when the test has
-    it finished, from a `file`, with a `large` body, with `events`; `fail` raises an error.
+    it finished, from a `file`, with a `medium` or `large` body, with `events`; `fail` raises.
     """
 
     def __init__(self, settings: Settings, file: Callable[[], FileRange] | None = None) -> None:
@@ -216,8 +218,8 @@ class App:
             await self.waiting[-1]
         elif kind == "yield":
             await asyncio.sleep(0)
-        elif kind == "large":
-            return Response(200, [], [start, b"x" * LARGE])
+        elif kind in {"medium", "large"}:
+            return Response(200, [], [start, b"x" * (LARGE if kind == "large" else MEDIUM)])
         elif kind == "file" and self._file is not None:
             return Response(200, [], [start, self._file()])
         elif kind == "events":

@@ -31,7 +31,7 @@ MOST_QUEUED: Final = MAX_QUEUE + 4096 // len(b"GET /now/0 HTTP/1.1\r\n\r\n")
 SEND: Final = {number: name for name, number in vars(SendState).items() if name.isupper()}
 RECEIVE: Final = {number: name for name, number in vars(ReceiveState).items() if name.isupper()}
 
-KINDS: Final = ("now", "yield", "later", "file", "large", "events", "fail")
+KINDS: Final = ("now", "yield", "later", "file", "medium", "large", "events", "fail")
 FORMS: Final = ("get", "head", "post", "chunked", "expect", "upgrade", "close", "old", "old-alive")
 NO_ANSWER: Final = "malformed"
 
@@ -419,6 +419,13 @@ SWEEPS: Final = [("sweep", 1.0), ("sweep", 100.0), ("sweep", 100.0), ("turns", 2
                 *[("ask", "now", "get"), ("deliver", 999)],
             ],
             "IDLE LINGER",
+        ),
+        (
+            [
+                *[("stop_receiving",), ("send", "medium", "get", 2), ("send", "later", "get")],
+                *[("turns", 1), ("receive",), *SWEEPS],
+            ],
+            "IDLE HANDLING",
         ),
         ([("send", "now", "get", 150), ("stop_server",), ("turns", 9)], "IDLE LINGER"),
         ([("send", "now", "get", 150), ("end_sending",), ("turns", 9)], "IDLE CLOSED"),

@@ -133,6 +133,19 @@ def test_few_requests_wait_in_memory_while_a_handler_runs() -> None:
     run(scenario)
 
 
+def test_the_last_request_of_long_input_is_handled_after_those_before_it() -> None:
+    async def scenario(clients: Clients) -> None:
+        connection, peer = clients.connect()
+        chunked = build("POST", "/now/0", {"Transfer-Encoding": "chunked"})
+        chunked = chunked.replace(b"Content-Length: 0\r\n", b"") + b"0\r\n\r\n"
+        last = build("GET", "/now/1", {"Connection": "close"})
+        connection.data_received(chunked + last + b"x" * PIECE_BYTES)
+        await clients.turns()
+        assert [reply.number for reply in replies(peer.received)] == [0, 1]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("count", [80, 600], ids=["queued", "pending"])
 def test_a_stopping_server_answers_what_it_has_received(count: int) -> None:
     async def scenario(clients: Clients) -> None:

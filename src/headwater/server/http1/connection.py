@@ -249,8 +249,9 @@ class Connection:
         if (
             self.state == SendState.IDLE
             and not self.full
-            and self._turn_requests > 0
+            and not self._queue
             and not self._parser.pending
+            and self._turn_requests > 0
         ):
             self._handle(Request(head, body, hold))
         else:
