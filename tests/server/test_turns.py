@@ -170,10 +170,28 @@ def test_what_arrives_while_reading_is_paused_keeps_its_place(count: int) -> Non
         batch = numbered(count)
         connection.data_received(batch[: len(batch) // 2])
         assert not peer.reading
-        connection.data_received(batch[len(batch) // 2 :])
+        connection.data_received(batch[len(batch) // 2 :] + b"GET /incomplete")
         connection.eof_received()
         await clients.turns()
         assert [reply.number for reply in replies(peer.received)] == list(range(count))
+        assert peer.is_closing()
+
+    run(scenario)
+
+
+def test_no_100_is_sent_while_earlier_requests_wait_for_the_next_turn() -> None:
+    """It would be taken for a response to one of them."""
+
+    async def scenario(clients: Clients) -> None:
+        connection, peer = clients.connect()
+        head = build("POST", "/now/40", {"Expect": "100-continue"}, b"body")[:-4]
+        connection.data_received(numbered(40) + head)
+        await clients.turns()
+        assert len(replies(peer.received)) == 40
+        assert b" 100 " not in peer.received
+        connection.data_received(b"body")
+        await clients.turns()
+        assert len(replies(peer.received)) == 41
 
     run(scenario)
 
