@@ -427,6 +427,7 @@ SWEEPS: Final = [("sweep", 1.0), ("sweep", 100.0), ("sweep", 100.0), ("turns", 2
             ],
             "IDLE HANDLING",
         ),
+        ([("send", "now", "chunked", 150), ("sweep", 0.0), ("sweep", 12.0)], "IDLE"),
         ([("send", "now", "get", 150), ("stop_server",), ("turns", 9)], "IDLE LINGER"),
         ([("send", "now", "get", 150), ("end_sending",), ("turns", 9)], "IDLE CLOSED"),
     ],

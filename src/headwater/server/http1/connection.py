@@ -46,12 +46,14 @@ connection lost   any                            DONE          CLOSED: release e
 *next*            draining, none follows         DONE          LINGER: end sending
 *next*            otherwise                                    stay IDLE
 
-"None follows" and "last" mean: no queue, no `final`, nothing received of another request. LINGER
+*Next* is asked in IDLE. "None follows" and "last" mean: no queue, no `final`, no input that is not
+parsed yet, nothing received of another request. "Nothing waits": no queue, no such input. LINGER
 reads on until the client closes, so that it receives the last response even while it is sending;
 where the client has sent EOF already, it is left for CLOSED at once.
 
 In one turn of the event loop a connection handles at most 32 requests and parses about 64 KiB. If
-there is more, it pauses reading and continues in the next turn, after other connections.
+there is more, it pauses reading and continues in the next turn, after other connections. Until
+then a deadline that concerns what is received is not acted on.
 """
 
 import asyncio
@@ -99,7 +101,7 @@ _INLINE_BYTES: Final = 16 * 1024
 
 
 class SendState:
-    """What is being sent; compiled code treats these as constants, unlike an Enum."""
+    """What is being sent: integers, as `ReceiveState`."""
 
     IDLE: Final = 0
     HANDLING: Final = 1
@@ -588,6 +590,8 @@ class Connection:
         """Act on a deadline that has passed."""
         if self._is_checked():
             self._check_progress(now)
+        elif self._advancing:
+            pass  # the rest of what has arrived is handled in the next turn, and checked after that
         elif self._parser.is_receiving():
             self.refuse(TOO_SLOW)
         elif self._is_last():

@@ -43,7 +43,7 @@ _ABSOLUTE: Final = re.compile(rb"(https?)://(?:[^/?#@]*@)?([^/?#@]+)", re.IGNORE
 
 
 class ReceiveState:
-    """What the parser expects next; compiled code treats these as constants, unlike an Enum."""
+    """What the parser expects next: integers, which are also compared by their order."""
 
     IDLE: Final = 0
     """A request, or nothing more."""
