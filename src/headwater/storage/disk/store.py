@@ -214,18 +214,20 @@ class DiskStore(Store):
             rule = decide_create(path, request, existing, source)
             if source is None:
                 decision = serve(rule, _no_source)
-                break
-            try:
-                decision = await self._reads.serve(source, rule)
-            except StreamDamaged as damage:
-                if source.deleted:
-                    continue  # while its bytes were read
-                return self._report(source, damage)
-            if not self._opened:
-                raise StoreNotOpen
-            # Either may have changed while the other was looked up, or the source was read.
-            is_gone = source.changing or source.deleted
-            if not isinstance(decision, NewStream) or not (is_gone or registry.loaded(path)):
+            else:
+                try:
+                    decision = await self._reads.serve(source, rule)
+                except StreamDamaged as damage:
+                    if source.deleted:
+                        continue  # while its bytes were read
+                    return self._report(source, damage)
+                if not self._opened:
+                    raise StoreNotOpen
+                is_gone = source.changing or source.deleted
+                if is_gone and isinstance(decision, NewStream):
+                    continue
+            # It may have been created while the source was looked up, or read.
+            if registry.loaded(path) is existing:
                 break
         if existing is not None and existing.uncommitted:
             error = await self._wait_durable(existing)
