@@ -188,6 +188,7 @@ def test_a_store_that_has_stopped_saves_nothing(tmp_path: Path) -> None:
     with_store(folder, scenario, DiskOptions(durability="os", checkpoint_seconds=3600))
 
 
+@pytest.mark.needs_root
 def test_a_segment_that_can_not_be_deleted_holds_up_nothing_and_goes_later(tmp_path: Path) -> None:
     folder = tmp_path / "data"
 
@@ -209,6 +210,7 @@ def test_a_segment_that_can_not_be_deleted_holds_up_nothing_and_goes_later(tmp_p
     with_store(folder, scenario, _QUICK)
 
 
+@pytest.mark.needs_root
 def test_a_journal_file_that_can_not_go_is_no_failed_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "data"
 
@@ -232,6 +234,7 @@ def test_a_journal_file_that_can_not_go_is_no_failed_checkpoint(tmp_path: Path) 
     with_store(folder, look)
 
 
+@pytest.mark.needs_root
 def test_a_store_starts_where_what_it_does_not_need_can_not_be_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with_store(folder, partial(create, path="a", content_type=BINARY, body=b"first"))

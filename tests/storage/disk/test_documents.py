@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headwater.storage.disk.options import DiskOptions
 from headwater.storage.disk.store import DiskStore
-from tests.storage.disk.steps import until_at_rest
+from tests.storage.disk.steps import crashed, until_at_rest
 
 OFTEN = DiskOptions(checkpoint_seconds=0.01, journal_bytes=4096)
 
@@ -41,20 +41,14 @@ def test_documents_survive_a_restart_and_so_do_deletions(tmp_path: Path) -> None
 
 
 def test_documents_that_no_checkpoint_has_saved_come_back_from_the_journal(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        crashed = DiskStore(tmp_path / "data")
-        await crashed.open()
-        await crashed.put_documents({"a": b"1", "b": b"2"})
-        await crashed.put_documents({"a": None})
-        # As a crash would leave it: nothing is saved, only the lock has to go.
-        crashed._lock.release()
-        again = DiskStore(tmp_path / "data")
-        await again.open()
-        assert await again.get_documents("") == {"b": b"2"}
-        await again.close()
-        crashed._checkpointer._timer.cancel()
+    async def put(store: DiskStore) -> None:
+        await store.put_documents({"a": b"1", "b": b"2"})
+        await store.put_documents({"a": None})
 
-    asyncio.run(scenario())
+    async def look(store: DiskStore) -> None:
+        assert await store.get_documents("") == {"b": b"2"}
+
+    run(crashed(tmp_path / "data", put, tmp_path / "copy"), look, DiskOptions())
 
 
 def test_documents_stay_visible_while_checkpoints_move_them(tmp_path: Path) -> None:
