@@ -44,6 +44,7 @@ def race(folder: Path, scenario: Callable[[SteppedStore], Awaitable[None]]) -> N
         try:
             await scenario(stepped)
         finally:
+            await stepped.settle(lambda: True)
             stepped.use_real_threads()
             await store.close()
 
@@ -206,6 +207,30 @@ def test_a_read_whose_stream_is_deleted_meanwhile_finds_none(tmp_path: Path) -> 
         assert await store.delete("s", T0) is None
         await stepped.save()
         assert await ended(stepped, reading) == StreamNotFound("s")
+
+    race(tmp_path / "data", scenario)
+
+
+def test_a_stream_is_not_evicted_while_its_deletion_waits_for_its_source(tmp_path: Path) -> None:
+    async def scenario(stepped: SteppedStore) -> None:
+        store = stepped.store
+        await cold(stepped, "s", binary(b"1"))
+        await cold(stepped, "f", Create(fork=ForkRequest("s")))
+        deleting = await waiting(stepped, store.delete("f", T0))
+        stepped.report()  # the fork is found, and its source is looked up
+        await stepped.turns(3)
+        stepped.read()
+        stepped.evict()
+        looking = asyncio.get_running_loop().create_task(store.head("f", T0))
+        await stepped.turns(3)
+        stepped.read()
+        stepped.report(-1)
+        await stepped.turns(3)
+        assert isinstance(looking.result(), StreamInfo)
+        assert await ended(stepped, deleting) is None
+        assert await stepped.finish(store.head("f", T0)) == StreamNotFound("f")
+        assert await stepped.finish(store.delete("s", T0)) is None
+        assert await stepped.finish(store.head("s", T0)) == StreamNotFound("s")
 
     race(tmp_path / "data", scenario)
 

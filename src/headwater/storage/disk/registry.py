@@ -129,6 +129,10 @@ class Registry:
             stream.recently_used = True
         return stream
 
+    def is_loaded(self, path: str) -> bool:
+        """Return whether the stream at a path is in memory."""
+        return path in self._by_path
+
     def loaded_number(self, number: int) -> DiskStream | None:
         """Return a stream by its number if it is in memory."""
         return self._by_number.get(number)

@@ -352,9 +352,10 @@ class DiskStore(Store):
             most = min(limit - removed, MAX_EXPIRED_AT_ONCE)
             paths = list(islice(due, most))
             if not paths:
-                paths = await self._reads.run(partial(_page, cold, most))
-                if not paths:
+                found = await self._reads.run(partial(_page, cold, most))
+                if not found:
                     break
+                paths = [path for path in found if not self._registry.is_loaded(path)]
             count, error = await self._expire(paths, now, left)
             removed += count
             if error is not None:
