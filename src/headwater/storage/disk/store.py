@@ -344,8 +344,16 @@ class DiskStore(Store):
     async def expire(self, now: float, limit: int) -> int:
         if not self._opened:
             raise StoreNotOpen
-        removed = 0
         left: list[DiskStream] = []
+        try:
+            return await self._expire_due(now, limit, left)
+        finally:
+            for stream in left:  # only now: one that can't be deleted yet would be due at once
+                self._registry.schedule(stream)
+
+    async def _expire_due(self, now: float, limit: int, left: list[DiskStream]) -> int:
+        """Delete what has expired, batch by batch; adds to `left` what is to be examined again."""
+        removed = 0
         due = self._registry.due(now)
         cold = self._catalog.expired(now)
         while removed < limit:
@@ -360,8 +368,6 @@ class DiskStore(Store):
             removed += count
             if error is not None:
                 break
-        for stream in left:  # only now: one that can't be deleted yet would be due again at once
-            self._registry.schedule(stream)
         return removed
 
     async def _expire(
