@@ -3,7 +3,9 @@
 import gc
 import os
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from zlib import crc32
 
 import hypothesis.strategies as st
@@ -196,3 +198,23 @@ def test_only_so_many_files_are_open_at_once(tmp_path: Path) -> None:
     files.close()
     del held
     assert open_segments(tmp_path) == 0
+
+
+def test_a_thread_never_reads_a_file_that_another_thread_is_closing(tmp_path: Path) -> None:
+    numbers = range(1, 6)
+    extents = {number: segment(tmp_path, 100, number=number)[1][0] for number in numbers}
+    files = SegmentFiles(tmp_path, 2)
+    lock = Lock()
+
+    def read(first: int) -> bool:
+        for count in range(3000):
+            number = 1 + (first + count) % len(numbers)
+            with lock:
+                file = files.get(number)
+            if file.read(extents[number], 10, 110) != content(1, 100):
+                return False
+            del file  # the last reference, unless another thread gets one meanwhile
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read, range(8)))

@@ -29,7 +29,7 @@ from fcntl import F_GETFL, F_SETFL, fcntl
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final, NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from zlib_ng.zlib_ng import crc32
 
@@ -178,13 +178,11 @@ class SegmentReader:
         self.path = path
         self.number = int(path.stem)
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Not `__del__`: it runs before weak references are cleared, so another thread could still
+        # get the file from `SegmentFiles`, and read whatever has its descriptor by then.
+        finalize(self, os.close, self.fd).atexit = False
         self.header_damage = self._check_header()
         """The damage of the file header, or None; extents may be intact all the same."""
-
-    def __del__(self) -> None:
-        fd = getattr(self, "fd", -1)
-        if fd >= 0:
-            os.close(fd)
 
     def _check_header(self) -> str | None:
         try:
