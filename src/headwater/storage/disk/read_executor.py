@@ -43,11 +43,14 @@ _ALL: Final = 1 << 62
 T = TypeVar("T")
 
 
-class _Outcome(NamedTuple):
+class _Outcome:
     """What a function in a thread has returned or raised."""
 
-    value: object
-    error: Exception | None
+    __slots__ = ("error", "value")
+
+    def __init__(self, value: object, error: Exception | None) -> None:
+        self.value = value
+        self.error = error
 
 
 class ReadExecutor:
