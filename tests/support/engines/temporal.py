@@ -1,6 +1,7 @@
 """Temporal: its development server, from the wheel that holds the command line."""
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,5 +26,15 @@ def start_temporal(folder: Path) -> Iterator[str]:
         *("--port", str(port), "--http-port", str(free_port()), "--metrics-port", str(free_port())),
         *("--log-level", "error"),
     ]
-    with running("Temporal", command, folder / "temporal.log", lambda: answers_tcp(port)):
-        yield f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{port}"
+
+    def is_healthy() -> bool:
+        """Ask the server itself: its port is open before it serves."""
+        health = [binary, "operator", "cluster", "health", "--address", address]
+        return (
+            answers_tcp(port)
+            and not subprocess.run(health, capture_output=True, check=False).returncode
+        )
+
+    with running("Temporal", command, folder / "temporal.log", is_healthy):
+        yield address
